@@ -4,12 +4,13 @@ Each pair is planned as `cutset plan` does it: for processes of this machine, wh
 model measured. For emulated machines the link is measured, too. Then real processes make steps: the cut, and the whole
 model in one of these processes. Nothing is fitted to the steps.
 
-A pair runs right after it is planned: a prediction is for the machine as it was when its operators were measured, and
-the speed of one that others share changes by half within minutes. A step is the median of a round, of the round in
-which it was least: other work on the machine only makes steps longer.
+A prediction is for the machine as it was when it was measured, and the speed of one that others share changes by half
+within minutes. So each of a pair's rounds measures the machine anew, predicts what the plan takes on it, and runs the
+plan right after; the ratio is the median of the rounds' ratios, and a step that of their medians.
 """
 
 import os
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from ....partition.cluster.machines import Cluster
 from ....partition.dataflow.cut import one_machine_cut
 from ....partition.dataflow.dataflow import Dataflow
 from ....partition.dataflow.lowering import lower_cut
+from ....partition.dataflow.simulator import simulate
 from ....partition.placement.placement_file import Placement
 from ....runtime.hosts.versions import read_cores
 from ....runtime.worker.program import programs
@@ -46,9 +48,18 @@ MIN_LATENCY_S = 1e-5
 Tell = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class PredictedRound:
+    """A round: the step of the cut as predicted, then as measured, and that of the model in one process."""
+
+    predicted_s: float
+    cut: StepTimes
+    alone: StepTimes
+
+
 @dataclass
 class PlannedPair:
-    """A pair with its plan, and the steps that were measured so far: of the cut, and of the model in one process."""
+    """A pair with its plan, and its rounds so far."""
 
     pair: StandingPair
     spec: TaskSpec
@@ -56,28 +67,27 @@ class PlannedPair:
     cut: CapturedTask
     whole: CapturedTask
     flow: Dataflow
-    cut_rounds: list[StepTimes] = field(default_factory=list)
-    one_rounds: list[StepTimes] = field(default_factory=list)
+    rounds: list[PredictedRound] = field(default_factory=list)
 
     @property
     def predicted_s(self) -> float:
         """The predicted step of the cut."""
-        return self.placement.predicted.step_s
+        return statistics.median(one.predicted_s for one in self.rounds)
 
     @property
     def measured_s(self) -> float:
         """The measured step of the cut."""
-        return _pick_step(self.cut_rounds)
+        return statistics.median(one.cut.median_s for one in self.rounds)
 
     @property
     def one_machine_s(self) -> float:
         """The measured step of the model in one process."""
-        return _pick_step(self.one_rounds)
+        return statistics.median(one.alone.median_s for one in self.rounds)
 
     @property
     def ratio(self) -> float:
         """Predicted over measured step."""
-        return self.predicted_s / self.measured_s
+        return statistics.median(one.predicted_s / one.cut.median_s for one in self.rounds)
 
     @property
     def step_holds(self) -> bool:
@@ -92,12 +102,12 @@ class PlannedPair:
     @property
     def bytes_sent(self) -> int:
         """The bytes that they sent."""
-        return self.cut_rounds[-1].bytes_sent
+        return self.rounds[-1].cut.bytes_sent
 
     @property
     def whole_bytes(self) -> tuple[int, int]:
         """The bytes of all regions that travel, predicted and measured, with the rows of zeros that did not."""
-        last = self.cut_rounds[-1]
+        last = self.rounds[-1].cut
         return count_whole_bytes(self.flow, self.placement.micro_batches), last.bytes_sent + last.bytes_left_out
 
     @property
@@ -109,7 +119,7 @@ class PlannedPair:
     @property
     def memory_ratio(self) -> float:
         """Predicted over measured memory, of the process for which it is furthest from 1."""
-        taken = [max(sizes) for sizes in zip(*(times.peak_bytes for times in self.cut_rounds), strict=True)]
+        taken = [max(sizes) for sizes in zip(*(one.cut.peak_bytes for one in self.rounds), strict=True)]
         predicted = [machine.memory_used_bytes for machine in self.placement.machines]
         ratios = [one / other if other else 0.0 for one, other in zip(predicted, taken, strict=True)]
         return max(ratios, key=lambda ratio: abs(ratio - 1))
@@ -117,18 +127,13 @@ class PlannedPair:
     @property
     def says_fewer(self) -> bool:
         """Whether the plan says that one machine is as good as these."""
-        return self.placement.predicted.one_machine_s <= self.predicted_s
+        return self.placement.predicted.one_machine_s <= self.placement.predicted.step_s
 
     @property
     def fewer_holds(self) -> bool:
         """Whether it says so rightly."""
-        measured = self.one_machine_s <= self.measured_s
-        near = abs(self.one_machine_s / self.measured_s - 1) < SAME
-        return near or measured == self.says_fewer
-
-
-def _pick_step(rounds: Sequence[StepTimes]) -> float:
-    return min(times.median_s for times in rounds)
+        alone = statistics.median(one.alone.median_s / one.cut.median_s for one in self.rounds)
+        return abs(alone - 1) < SAME or (alone <= 1) == self.says_fewer
 
 
 def measure_predictions(tell: Tell, pairs: Sequence[StandingPair] = STANDING_PAIRS) -> list[PlannedPair]:
@@ -144,30 +149,39 @@ def measure_predictions(tell: Tell, pairs: Sequence[StandingPair] = STANDING_PAI
         except UsageError as error:
             tell(f"left out: {pair.model} on {pair.cluster}: {error.facts}")
             continue
-        one = plan_pair(pair, tell)
-        for _ in range(ROUNDS):
-            _measure_round(one)
+        one, cluster = plan_pair(pair, tell)
+        _measure_round(one, cluster)
+        for _ in range(1, ROUNDS):
+            _measure_round(one, _measure_machines(pair, one.spec, one.whole, tell))
         planned.append(one)
-        rounds = ", ".join(format_seconds(times.median_s) for times in one.cut_rounds)
-        step, load = format_seconds(one.predicted_s), os.getloadavg()[0]
-        tell(f"{pair.model} on {pair.cluster}: planned for {step} a step, measured {rounds} (load {load:.1f})")
+        said = ", ".join(f"{format_seconds(r.predicted_s)} and {format_seconds(r.cut.median_s)}" for r in one.rounds)
+        tell(f"{pair.model} on {pair.cluster}: predicted and measured {said} (load {os.getloadavg()[0]:.1f})")
     return planned
 
 
-def plan_pair(pair: StandingPair, tell: Tell) -> PlannedPair:
-    """Plan a pair for its cluster, as measured."""
+def plan_pair(pair: StandingPair, tell: Tell) -> tuple[PlannedPair, Cluster]:
+    """Plan a pair for its cluster, as measured; return that, too."""
     task = load_task(pair.spec)
     spec = micro_batch_spec(pair.spec, task, pair.micro_batches)
     whole = capture_task(spec, task)
-    request = PlanRequest(machines=pair.machines, cluster=HERE, micro_batches=pair.micro_batches)
-    cluster = find_machines(whole, spec, request, tell, again=True)  # as what is kept may be of a slower hour
-    assert cluster is not None
-    if pair.rate:
-        with _emulate(pair) as (where, payload_rate):
-            cluster = _link_machines(cluster, measure_link(where), payload_rate)
-    planned = plan_task(whole, spec, request, cluster)
+    cluster = _measure_machines(pair, spec, whole, tell)
+    planned = plan_task(whole, spec, _make_request(pair), cluster)
     flow = lower_cut(planned.capture.train, load_cut(planned.capture, planned.placement))
-    return PlannedPair(pair, spec, planned.placement, planned.capture, whole, flow)
+    return PlannedPair(pair, spec, planned.placement, planned.capture, whole, flow), cluster
+
+
+def _make_request(pair: StandingPair) -> PlanRequest:
+    return PlanRequest(machines=pair.machines, cluster=HERE, micro_batches=pair.micro_batches)
+
+
+def _measure_machines(pair: StandingPair, spec: TaskSpec, whole: CapturedTask, tell: Tell) -> Cluster:
+    """Measure everything for this pair alone, as what is kept may be of a slower hour."""
+    cluster = find_machines(whole, spec, _make_request(pair), tell, again=True)
+    assert cluster is not None
+    if not pair.rate:
+        return cluster
+    with _emulate(pair) as (where, payload_rate):
+        return _link_machines(cluster, measure_link(where), payload_rate)
 
 
 @contextmanager
@@ -184,9 +198,10 @@ def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cl
     return cluster.on_network(min(payload_rate, 1 / line.slope), latency)
 
 
-def _measure_round(one: PlannedPair) -> None:
-    """Measure both kinds of steps, one after the other."""
+def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
+    """Predict the step of the cut on machines as they were just measured; then measure it, and that of one process."""
     count = one.placement.micro_batches
+    predicted_s = simulate(one.flow, cluster, micro_batches=count).step_s
     cut, alone = programs(one.flow, training=True), lower_cut(one.whole.train, one_machine_cut(one.whole.train))
     if one.pair.rate:
         with _emulate(one.pair) as (where, _):
@@ -195,18 +210,16 @@ def _measure_round(one: PlannedPair) -> None:
             )
     else:
         times = measure_programs(one.spec, one.cut, cut, steps=STEPS, warm_up=WARM_UP, micro_batches=count)
-    one.cut_rounds.append(times)
-    one.one_rounds.append(
-        measure_programs(
-            one.spec,
-            one.whole,
-            programs(alone, training=True),
-            steps=STEPS,
-            warm_up=WARM_UP,
-            micro_batches=count,
-            workers=one.pair.machines if one.pair.rate else 1,
-        )
+    in_one_process = measure_programs(
+        one.spec,
+        one.whole,
+        programs(alone, training=True),
+        steps=STEPS,
+        warm_up=WARM_UP,
+        micro_batches=count,
+        workers=one.pair.machines if one.pair.rate else 1,
     )
+    one.rounds.append(PredictedRound(predicted_s, times, in_one_process))
 
 
 def count_whole_bytes(dataflow: Dataflow, micro_batches: int) -> int:
@@ -234,7 +247,7 @@ COLUMNS: tuple[Column[PlannedPair], ...] = (
     Column("one process", "one_machine_s", format_seconds),
     Column("fewer", "says_fewer", lambda says: "yes" if says else "no"),
     Column("right", "fewer_holds", lambda right: "yes" if right else "NO"),
-    Column("", "rounds", value=lambda one: [times.median_s for times in one.cut_rounds]),
+    Column("", "rounds", value=lambda one: [[each.predicted_s, each.cut.median_s] for each in one.rounds]),
     Column("", "one_machine_predicted_s", value=lambda one: one.placement.predicted.one_machine_s),
 )
 
@@ -249,7 +262,8 @@ def tabulate(rows: Sequence[PlannedPair]) -> BenchTable[PlannedPair]:
         "one machine or more, rightly": sum(one.fewer_holds for one in rows),
     }
     notes = (
-        "A step is forward and backward; ratio: predicted over measured. memory: of the process that is furthest off, "
+        f"A step is forward and backward; ratio: predicted over measured. Each is the median of {ROUNDS} rounds, which "
+        "measure the machine, predict, and run. memory: of the process that is furthest off, "
         "predicted over measured. fewer: whether the plan says that one process is as good; right: whether it is.",
         "How many bytes go to experts follows from data: exact they are with the rows that need not travel.",
         "; ".join(f"{what}: {number} of {count}" for what, number in held.items()) + ".",

@@ -110,9 +110,10 @@ def list_predictions(rows: Sequence[PlannedPair]) -> Iterator[PeerComparison]:
     least, most = prediction.STEP_WITHIN
     for row in rows:
         name = f"{row.pair.model.rpartition(':')[2]}, {row.pair.cluster}"
-        steps = tuple(times.median_s for times in row.cut_rounds)
+        steps = tuple(one.cut.median_s for one in row.rounds)
+        predictions = tuple(one.predicted_s for one in row.rounds)
         within = Limit(1 / most, 1 / least)
-        yield PeerComparison(f"step of {name}", SECONDS, steps, "predicted", (row.predicted_s,), within)
+        yield PeerComparison(f"step of {name}", SECONDS, steps, "predicted", predictions, within)
         predicted, sent = row.whole_bytes
         exact = Limit(1.0, 1.0)
         yield PeerComparison(f"sent by {name}", BYTES, (float(sent),), "predicted", (float(predicted),), exact)

@@ -10,6 +10,8 @@ from cutset.tools.bench.cluster import prediction
 from cutset.tools.bench.cluster.link import LinkTimes
 from cutset.tools.bench.cluster.prediction import (
     PlannedPair,
+    PredictedRound,
+    Tell,
     _link_machines,
     _measure_round,
     count_whole_bytes,
@@ -19,7 +21,8 @@ from cutset.tools.bench.cluster.prediction import (
 )
 from cutset.tools.bench.cluster.standing_pairs import STANDING_PAIRS, StandingPair
 from cutset.tools.probe.measure_step import StepTimes
-from cutset.tools.task.load_task import load_task
+from cutset.tools.task.capture_task import CapturedTask
+from cutset.tools.task.load_task import TaskSpec, load_task
 
 PAIR = StandingPair("cutset.models:digits", 2)
 
@@ -42,14 +45,21 @@ def test_there_are_twenty_pairs_of_tasks_that_exist():
 
 @pytest.mark.usefixtures("constants")
 def test_what_holds_is_counted():
-    one = plan_pair(PAIR, pytest.fail)
-    said, memory = one.predicted_s, one.placement.machines[0].memory_used_bytes
+    one, _ = plan_pair(PAIR, pytest.fail)
+    said, memory = one.placement.predicted.step_s, one.placement.machines[0].memory_used_bytes
     memories = tuple(machine.memory_used_bytes for machine in one.placement.machines)
 
     def measured(cut_s: float, one_s: float, *, bytes_sent: int, factor: float) -> PlannedPair:
         taken = tuple(round(factor * size) for size in memories)
-        cut = [StepTimes((cut_s * extra,), bytes_sent=bytes_sent, peak_bytes=taken) for extra in (1.0, 2.0)]
-        return replace(one, cut_rounds=cut, one_rounds=[StepTimes((one_s,))])
+        rounds = [
+            PredictedRound(
+                said * pace,
+                StepTimes((cut_s * pace * extra,), bytes_sent=bytes_sent, peak_bytes=taken),
+                StepTimes((one_s * pace,)),
+            )
+            for pace, extra in ((1.0, 1.0), (2.0, 1.0), (1.5, 4.0))
+        ]
+        return replace(one, rounds=rounds)
 
     right = measured(said, said / 3, bytes_sent=one.bytes_predicted, factor=1.05)
     wrong = measured(said / 2, said, bytes_sent=one.bytes_predicted + 1, factor=1.5)
@@ -69,12 +79,12 @@ def test_what_holds_is_counted():
 @pytest.mark.usefixtures("constants")
 def test_bytes_are_exact_with_the_rows_that_did_not_travel():
     (model,) = {pair.model for pair in STANDING_PAIRS if pair.model.endswith(":mixture")}
-    one = plan_pair(StandingPair(f"{model}(experts=8)", 4), pytest.fail)  # a quarter of the rows for each expert
+    one, _ = plan_pair(StandingPair(f"{model}(experts=8)", 4), pytest.fail)  # a quarter of the rows for each expert
     whole = count_whole_bytes(one.flow, 1)
     assert one.bytes_predicted < whole
     for sent, left_out, exact in [(whole, 0, True), (whole - 96, 96, True), (whole - 96, 95, False)]:
         measured = StepTimes((1.0,), bytes_sent=sent, bytes_left_out=left_out)
-        assert replace(one, cut_rounds=[measured]).bytes_exact is exact
+        assert replace(one, rounds=[PredictedRound(1.0, measured, measured)]).bytes_exact is exact
 
 
 def test_a_measured_link_is_no_faster_than_its_wire():
@@ -98,32 +108,40 @@ def test_pairs_with_links_are_left_out_where_these_cannot_be_made(monkeypatch):
     assert said[0].startswith("left out: cutset.models:digits on 2 at 1gbit: ")
 
 
-def test_each_pair_runs_right_after_it_is_planned(monkeypatch):
+def test_each_round_runs_right_after_the_machine_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes later a shared machine may be half as fast."""
     others, order = [PAIR, replace(PAIR, machines=3)], list[str]()
 
-    def plan(pair, tell):
+    def plan(pair: StandingPair, tell: Tell) -> tuple[Mock, int]:
         order.append(f"plan {pair.machines}")
-        return Mock(pair=pair, predicted_s=1.0, cut_rounds=[])
+        return Mock(pair=pair, rounds=[]), 0
 
-    def run(one):
+    def measure(pair: StandingPair, spec: TaskSpec, whole: CapturedTask, tell: Tell) -> int:
+        order.append(f"measure {pair.machines}")
+        return len(order)
+
+    def run(one: Mock, cluster: int) -> None:
         order.append(f"run {one.pair.machines}")
-        one.cut_rounds.append(StepTimes((0.25,)))
+        assert cluster in (0, len(order) - 1)
+        one.rounds.append(PredictedRound(1.0, StepTimes((0.25,)), StepTimes((0.5,))))
 
     monkeypatch.setattr(prediction, "plan_pair", plan)
+    monkeypatch.setattr(prediction, "_measure_machines", measure)
     monkeypatch.setattr(prediction, "_measure_round", run)
     said = list[str]()
     measure_predictions(said.append, others)
-    assert order == ["plan 2", *["run 2"] * prediction.ROUNDS, "plan 3", *["run 3"] * prediction.ROUNDS]
-    assert "planned for 1 s a step, measured 250 ms, 250 ms, 250 ms" in said[0]
+    more = prediction.ROUNDS - 1
+    assert order == [f"{what} {n}" for n in (2, 3) for what in ["plan", "run", *["measure", "run"] * more]]
+    assert "predicted and measured 1 s and 250 ms, 1 s and 250 ms, 1 s and 250 ms" in said[0]
 
 
 @pytest.mark.run
 @pytest.mark.usefixtures("constants")
 def test_a_pair_is_run_and_sends_the_bytes_that_were_predicted():
-    one = plan_pair(PAIR, pytest.fail)
-    _measure_round(one)
+    one, cluster = plan_pair(PAIR, pytest.fail)
+    _measure_round(one, cluster)
     assert one.bytes_sent == one.bytes_predicted > 0
+    assert one.predicted_s == pytest.approx(one.placement.predicted.step_s)
     assert one.measured_s > 0
     assert one.one_machine_s > 0
-    assert all(size > 50 << 20 for size in one.cut_rounds[0].peak_bytes)
+    assert all(size > 50 << 20 for size in one.rounds[0].cut.peak_bytes)

@@ -48,8 +48,8 @@ def test_planning_stands_beside_an_export_by_rounds() -> None:
 
 def make_pair(predicted_s: float, sent: int) -> Any:
     pair = SimpleNamespace(model="m:mlp", cluster="2 processes")
-    times = [SimpleNamespace(median_s=1.0)]
-    return SimpleNamespace(pair=pair, cut_rounds=times, predicted_s=predicted_s, whole_bytes=(10, sent))
+    rounds = [SimpleNamespace(predicted_s=predicted_s, cut=SimpleNamespace(median_s=1.0))]
+    return SimpleNamespace(pair=pair, rounds=rounds, whole_bytes=(10, sent))
 
 
 def test_a_prediction_is_met_within_its_bounds_and_bytes_exactly() -> None:
