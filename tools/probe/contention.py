@@ -10,17 +10,19 @@ from collections.abc import Sequence
 DIGITS = 3
 
 
-def compute_contention(alone_s: float, crowded_s: Sequence[Sequence[float]], cores: int) -> float:
+def compute_contention(alone_s: Sequence[float], crowded_s: Sequence[Sequence[float]], cores: int) -> float:
     """Return how many times as long some work takes where all processes do it as where the cores wait for one of them.
 
-    alone_s: that it takes in one of them while the others wait. crowded_s: of each process, what it takes in each of
-    some steps that all make at once. cores: how many of the processes have cores of their own; more of them take turns.
+    alone_s: that it takes in one of them while the others wait, by rounds. crowded_s: of each process, what it takes
+    in the same rounds in a step that all make at once. cores: how many of the processes have cores of their own; more
+    of them take turns. The middle round counts.
 
     Machines that have parts of one model wait for each other, so that the last one counts: its caches are cold after a
     turn, a core is idle while two processes share another one, or its core is the slower one at that moment. All is to
     be done after what all take alone, divided by the cores; one core could do it in as many times as long as there are
     cores, and more is other work that disturbed.
     """
-    last_s = statistics.median(map(max, zip(*crowded_s, strict=True)))
-    ratio = last_s * cores / (alone_s * len(crowded_s))
+    last_s = map(max, zip(*crowded_s, strict=True))
+    longer = statistics.median(last / alone for last, alone in zip(last_s, alone_s, strict=True))
+    ratio = longer * cores / len(crowded_s)
     return float(f"{min(cores, max(1.0, ratio)):.{DIGITS}g}")

@@ -136,7 +136,7 @@ def _compute_contention(timed: Sequence[ProbeTimes]) -> float:
     """Return the contention of large operators of every class."""
     crowded = [[_sum_undisturbed(one.crowded)] for one in timed]
     alone = {name: timed[0].subjects[name] for name in timed[0].crowded}
-    return compute_contention(_sum_undisturbed(alone), crowded, len(crowded))
+    return compute_contention([_sum_undisturbed(alone)], crowded, len(crowded))
 
 
 def _sum_undisturbed(subjects: Times) -> float:

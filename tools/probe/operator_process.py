@@ -1,8 +1,14 @@
-"""The processes that measure the operators of a task, each by itself in whole steps (see task_operators.py)."""
+"""The processes that measure the operators of a task, each by itself in whole steps (see task_operators.py).
 
+The speed of a machine that others share changes within seconds, so what is compared is measured in turn: a round has
+some steps of each kind, of which the last counts, as the first find caches and threads as another kind has left them.
+"""
+
+import math
+import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +33,10 @@ from .timed_worker import (
 
 ENTRY = "cutset.tools.probe.operator_process:time_operators"
 TIMEOUT_S = 120.0  # of those that wait while the first works alone
-BUDGET_S, MIN_STEPS, MAX_STEPS = 1.5, 3, 30
+BUDGET_S, MIN_STEPS, MAX_STEPS = 4.5, 3, 30  # of all rounds
+WARM_UP = -1  # number of the round that does not count
+SETTLES = -1  # number of a step that does not count
+SETTLING, SETTLING_S = 3, 0.2  # steps before one that counts, and how long they may take
 PEAK_BUDGET_S, PEAK_STEPS = 1.0, 10  # what malloc holds grows for some steps, as what is freed leaves holes
 
 Medians = list[tuple[float, float]]
@@ -45,122 +54,139 @@ class OperatorSetup(StepSetup, frozen=True):
 
 
 class OperatorTimes(msgspec.Struct, frozen=True):
-    """segments: seconds of each segment, forward and backward, while no other process works, none where that was not
-    measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its step, made in turn with those
-    of the segments; undivided_s: of such a step by one process with all the cores; 0 where these were not measured.
-    alone_s, crowded_s: seconds of each step of segments by itself and beside others, from the moment at which all
-    begin; computed_s: of these beside others, without the waiting for a core."""
+    """segments: median seconds of each segment, forward and backward, while no other process works, none where that was
+    not measured. peak_bytes: of a process that has the whole model. The rest is by rounds, and empty where it was not
+    measured. whole_s: seconds of that process's step; undivided_s: of such a step by one process with all the cores.
+    alone_s, crowded_s: seconds of a step of segments by itself and beside others, from the moment at which all begin;
+    computed_alone_s, computed_crowded_s: of these without the waiting for a core."""
 
     segments: Medians
     peak_bytes: int
-    whole_s: float = 0.0
-    undivided_s: float = 0.0
+    whole_s: list[float] = []
+    undivided_s: list[float] = []
     alone_s: list[float] = []
     crowded_s: list[float] = []
-    computed_s: list[float] = []
+    computed_alone_s: list[float] = []
+    computed_crowded_s: list[float] = []
 
 
 def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
-    """Return what a process with the whole model takes, and for each segment the seconds of an undisturbed step."""
+    """Return what a process with the whole model takes, and what its steps and their segments take by themselves."""
     config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
-    times = OperatorTimes([], 0)
-    if config.number == 0:
-        peak = _measure_peak(config, mailbox, batch)
-        times = _time_alone(config, mailbox, batch, progress)
-        undivided_s = _time_undivided(config, mailbox, batch, progress)
-        times = msgspec.structs.replace(times, peak_bytes=peak, undivided_s=undivided_s)
-    if len(config.processes) > 1:
-        steps = _agree_on_steps(mailbox, config, len(times.alone_s))
-        crowded_s, computed_s = _time_beside_others(config, mailbox, batch, progress, steps)
-        times = msgspec.structs.replace(times, crowded_s=crowded_s, computed_s=computed_s)
-    return msgspec.to_builtins(times)  # type: ignore[no-any-return]
+    peak = 0 if config.number else _measure_peak(config, mailbox, batch)
+    rounds = _Rounds(config, mailbox, batch)
+    for number in range(_agree_on_rounds(rounds, mailbox, config)):
+        progress.value = number
+        rounds.make(number)
+    return msgspec.to_builtins(rounds.collect(peak))  # type: ignore[no-any-return]
 
 
-def _agree_on_steps(mailbox: Mailbox, config: OperatorSetup, steps: int) -> int:
-    """Return how many steps the first process has made by itself, which all are to make at once."""
+def _agree_on_rounds(rounds: "_Rounds", mailbox: Mailbox, config: OperatorSetup) -> int:
+    """Return how many rounds there will be: as many as the first process has time for, by one that does not count."""
     first, *others = config.processes
     if config.number:
-        return int(mailbox.wait([(first, "steps", 0, 0, 0)]).body["count"])
-    for name in others:
-        mailbox.send(name, Message("steps", body={"count": steps}))
-    return steps
+        count = int(mailbox.wait([(first, "rounds", 0, 0, 0)]).body["count"])
+    else:
+        begin = time.monotonic()
+        rounds.make_own(WARM_UP)
+        steps_s = time.monotonic() - begin
+        count = min(config.steps, max(MIN_STEPS, int(BUDGET_S / steps_s)))
+        for name in others:
+            mailbox.send(name, Message("rounds", body={"count": count}))
+    rounds.make_crowded(WARM_UP)
+    return count
 
 
-def _time_alone(config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress) -> OperatorTimes:
-    """Time steps of the whole model and of the segments, made in turn by one process."""
-    whole = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
-    divided, clock = make_worker(config, mailbox), _choose_clock()
-    divided.trace = Trace(range(1, config.steps), clock=clock)
-    took, alone_s, deadline = list[float](), list[float](), time.monotonic() + 2 * BUDGET_S
-    for step in range(config.steps):
-        progress.value = step
-        for worker in (whole, divided):
-            worker.gradients.zero_()
-            moment = agree_on_start(mailbox, config.processes[:1], 0, step)
-            begin = clock()
-            worker.step(batch, step)
-            took += [clock() - begin] if worker is whole else []
-            alone_s += [time.monotonic() - moment] if worker is divided else []
-        if step >= MIN_STEPS and time.monotonic() > deadline:
-            break
-    return OperatorTimes(_collect(divided), 0, _pick(took), alone_s=alone_s)
+class _Rounds:
+    """The rounds of one process. The first makes steps alone, and then one beside the others, which make no other."""
 
+    def __init__(self, config: OperatorSetup, mailbox: Mailbox, batch: Data) -> None:
+        self._config, self._mailbox, self._batch = config, mailbox, batch
+        self._clock, self._threads = _choose_clock(), torch.get_num_threads()
+        self._whole = None if config.number else make_worker(_with_whole(config), mailbox)
+        self._divided = make_worker(config, mailbox)
+        self._divided.trace = Trace(range(2 * config.steps), clock=self._clock)
+        self._whole_s, self._undivided_s = list[float](), list[float]()
+        self._alone_s, self._crowded_s = list[float](), list[float]()
+        self._step_s = math.inf
 
-def _time_undivided(config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress) -> float:
-    """Return the seconds of a step of the whole model with all the cores; 0 where this process has them anyway."""
-    own = torch.get_num_threads()
-    if config.threads <= own:
-        return 0.0
-    whole = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
-    took, deadline = list[float](), time.monotonic() + BUDGET_S
-    torch.set_num_threads(config.threads)
-    for step in range(config.steps):
-        progress.value = step
-        whole.gradients.zero_()
-        begin = time.perf_counter()
-        whole.step(batch, step)
-        took.append(time.perf_counter() - begin)
-        if step >= MIN_STEPS and time.monotonic() > deadline:
-            break
-    torch.set_num_threads(own)
-    return _pick(took)
+    def make(self, number: int) -> None:
+        """Make the steps of a round."""
+        self.make_own(number)
+        self.make_crowded(number)
 
+    def make_own(self, number: int) -> None:
+        """Make the steps of a round that this process makes while no other one works."""
+        if self._whole is None:
+            return
+        if self._config.threads > self._threads:
+            torch.set_num_threads(self._config.threads)
+            took = self._time_whole(self._whole, number, time.perf_counter)
+            self._undivided_s += [took] if number >= 0 else []
+            torch.set_num_threads(self._threads)
+        took = self._time_whole(self._whole, number, self._clock)
+        self._whole_s += [took] if number >= 0 else []
+        self._time_divided(2 * number, self._config.processes[:1], self._alone_s)
 
-def _time_beside_others(
-    config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress, steps: int
-) -> tuple[list[float], list[float]]:
-    """Return the seconds of each step while all processes make the same step at once, and of its segments together."""
-    worker, took = make_worker(config, mailbox), list[float]()
-    worker.trace = Trace(range(1, steps), clock=_choose_clock())
-    for step in range(steps):
-        worker.gradients.zero_()
-        progress.value = step
-        moment = agree_on_start(mailbox, config.processes, config.number, step)
-        worker.step(batch, step)
-        took.append(time.monotonic() - moment)
-    computed = defaultdict[int, float](float)
-    for span in worker.trace.spans:
-        if span.kind in (FORWARD, BACKWARD):
+    def make_crowded(self, number: int) -> None:
+        """Make the step of a round that all processes make at once."""
+        if len(self._config.processes) > 1:
+            self._time_divided(2 * number + 1, self._config.processes, self._crowded_s)
+
+    def collect(self, peak_bytes: int) -> OperatorTimes:
+        """Return what the rounds took. peak_bytes: what the whole model took before."""
+        segments, computed = defaultdict[tuple[str, int], list[float]](list), defaultdict[int, float](float)
+        for span in self._divided.trace.spans:
+            if span.kind not in (FORWARD, BACKWARD):
+                continue
             computed[span.step] += span.stop_s - span.start_s
-    return took, list(computed.values())
+            if not span.step % 2:
+                segments[span.kind, span.part].append(span.stop_s - span.start_s)
+        parts = range(0 if self._whole is None else len(self._divided.program.segments))
+        middle = {key: statistics.median(seconds) for key, seconds in segments.items()}
+        return OperatorTimes(
+            [(middle.get((FORWARD, part), 0.0), middle.get((BACKWARD, part), 0.0)) for part in parts],
+            peak_bytes,
+            self._whole_s,
+            self._undivided_s,
+            self._alone_s,
+            self._crowded_s,
+            [computed[step] for step in sorted(computed) if not step % 2],
+            [computed[step] for step in sorted(computed) if step % 2],
+        )
+
+    def _time_whole(self, worker: Worker, number: int, clock: Callable[[], float]) -> float:
+        self._settle(worker)
+        begin = clock()
+        worker.step(self._batch, number)
+        return clock() - begin
+
+    def _time_divided(self, step: int, processes: Sequence[str], took: list[float]) -> None:
+        agree_on_start(self._mailbox, processes, self._config.number, step)  # until then the others do nothing
+        self._settle(self._divided)
+        moment = agree_on_start(self._mailbox, processes, self._config.number, step)
+        self._divided.step(self._batch, step)
+        self._step_s = time.monotonic() - moment
+        took += [self._step_s] if step >= 0 else []
+
+    def _settle(self, worker: Worker) -> None:
+        """Make some short steps before the one that counts; long ones fill the caches, and wake threads, themselves."""
+        for _ in range(min(SETTLING, int(SETTLING_S / self._step_s))):
+            worker.step(self._batch, SETTLES)
+        worker.gradients.zero_()
+
+
+def _with_whole(config: OperatorSetup) -> OperatorSetup:
+    return msgspec.structs.replace(config, program=config.whole)
 
 
 def _choose_clock() -> Callable[[], float]:
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
-def _collect(worker: Worker) -> Medians:
-    """Return the seconds of each segment, forward and backward, of a step that no other work disturbed."""
-    seconds = defaultdict[tuple[str, int], list[float]](list)
-    for span in worker.trace.spans:
-        seconds[span.kind, span.part].append(span.stop_s - span.start_s)
-    count = len(worker.program.segments)
-    return [(_pick(seconds[FORWARD, part]), _pick(seconds[BACKWARD, part])) for part in range(count)]
-
-
 def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
-    worker = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
+    worker = make_worker(_with_whole(config), mailbox)
     pushed = hold_pushed(worker)
     restart_peak()
     deadline = time.monotonic() + PEAK_BUDGET_S
@@ -171,7 +197,3 @@ def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
             break
     del pushed
     return read_memory("VmHWM")
-
-
-def _pick(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) // 4]

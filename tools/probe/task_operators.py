@@ -3,9 +3,9 @@
 A program in which every operator is a segment of its own runs some steps in a process of as many threads as a worker
 has. What a segment takes, without what any segment costs, is compared with what the cost model says. In turn with
 these, the same process makes steps as one machine does that has the whole model: of these the memory is measured, and
-the time, which is that of all operators together. Then it makes such steps with the threads of all the cores. At last
-as many processes as have cores of their own make steps at once, or as many as are planned for if these are more: how
-much longer they take depends on how much of a model lies in caches, which are shared, as memory is.
+the time, which is that of all operators together; and such steps with the threads of all the cores. After each of these
+as many processes as have cores of their own make a step at once, or as many as are planned for if these are more: how
+much longer it takes depends on how much of a model lies in caches, which are shared, as memory is.
 """
 
 import statistics
@@ -94,14 +94,19 @@ def measure_operators(
         {signature: _average(ratios) for signature, ratios in found.items() if signature not in known},
         _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if first.peak_bytes else 1.0,
         _compute_contention(timed, cores) if processes > 1 else None,
-        _round(min(cores, max(1 / cores, first.whole_s / first.undivided_s))) if first.undivided_s else None,
+        _compute_speedup(first, cores) if first.undivided_s else None,
     )
+
+
+def _compute_speedup(first: OperatorTimes, cores: int) -> float:
+    by_rounds = (whole / undivided for whole, undivided in zip(first.whole_s, first.undivided_s, strict=True))
+    return _round(min(cores, max(1 / cores, statistics.median(by_rounds))))
 
 
 def _scale_to_whole(first: OperatorTimes, machine: Machine) -> Medians:
     """Return the seconds of segments, such that without what each costs they add up to a step of the whole model."""
     costs, own = (machine.segment_s, machine.segment_back_s), sum(map(sum, first.segments))
-    whole_s = first.whole_s - machine.step_s - sum(costs)
+    whole_s = (statistics.median(first.whole_s) if first.whole_s else 0.0) - machine.step_s - sum(costs)
     parts_s = own - len(first.segments) * sum(costs)
     if whole_s <= 0 or parts_s <= 0:
         return first.segments
@@ -114,8 +119,8 @@ def _scale_to_whole(first: OperatorTimes, machine: Machine) -> Medians:
 def _compute_contention(timed: Sequence[OperatorTimes], cores: int) -> float:
     """Return the contention of all operators of the task."""
     if len(timed) > cores:
-        return compute_contention(statistics.median(timed[0].alone_s), [one.crowded_s for one in timed], cores)
-    return compute_contention(sum(map(sum, timed[0].segments)), [one.computed_s for one in timed], len(timed))
+        return compute_contention(timed[0].alone_s, [one.crowded_s for one in timed], cores)
+    return compute_contention(timed[0].computed_alone_s, [one.computed_crowded_s for one in timed], len(timed))
 
 
 def has_unknown(capture: CapturedTask, known: Mapping[str, Ratio]) -> bool:

@@ -17,7 +17,7 @@ from cutset.tools.probe.contention import compute_contention
     ],
 )
 def test_contention_is_what_the_last_process_takes_longer(crowded: list[list[float]], expected: float) -> None:
-    assert compute_contention(2.0, crowded, len(crowded)) == expected
+    assert compute_contention([2.0] * len(crowded[0]), crowded, len(crowded)) == expected
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,8 @@ def test_contention_is_what_the_last_process_takes_longer(crowded: list[list[flo
     ],
 )
 def test_who_takes_turns_is_done_with_the_last(crowded: list[list[float]], expected: float) -> None:
-    assert compute_contention(2.0, crowded, 2) == expected
+    assert compute_contention([2.0] * len(crowded[0]), crowded, 2) == expected
+
+
+def test_rounds_of_a_slower_machine_count_as_others() -> None:
+    assert compute_contention([2.0, 4.0, 4.0], [[3.0, 6.0, 6.0], [3.0, 6.0, 6.0]], 2) == 1.5

@@ -10,7 +10,7 @@ from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.memory_model import peak_memory
 from cutset.tools.probe import task_operators
-from cutset.tools.probe.operator_process import OperatorTimes
+from cutset.tools.probe.operator_process import MIN_STEPS, OperatorTimes
 from cutset.tools.probe.task_operators import has_unknown, measure_operators
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
@@ -70,7 +70,7 @@ def test_operators_add_up_to_a_step_of_the_whole_model(monkeypatch, times, scale
     modelled = [work.modelled_seconds(machine) for work in works]
     segments = [(1e-3 + 10 * ahead, 2e-3 + 10 * back) for ahead, back in modelled]
     whole_s = 7e-3 + times * 10 * sum(map(sum, modelled)) if times else 0.0
-    timed = OperatorTimes(segments, 0, whole_s)
+    timed = OperatorTimes(segments, 0, [9e9, whole_s, 0.0])
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed])
     found = measure_operators(capture, SPEC, machine, {}, threads=1)
     assert found is not None
@@ -78,11 +78,13 @@ def test_operators_add_up_to_a_step_of_the_whole_model(monkeypatch, times, scale
         assert found.operators[work.signature][0] == pytest.approx(10 * scale, rel=1e-2)
 
 
-def test_contention_is_that_of_all_operators_together(monkeypatch):
+def test_contention_is_that_of_the_same_round(monkeypatch):
+    """In the second and third the machine is half as fast."""
     capture = capture_task(SPEC)
     count = len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
-    first = OperatorTimes([(1.0, 2.0)] * count, 1 << 30, computed_s=[4.5 * count, 4.0 * count, 9.0 * count])
-    other = OperatorTimes([], 0, computed_s=[4.0 * count, 4.5 * count, 4.0 * count])
+    alone = {"computed_alone_s": [3.0, 6.0, 6.0]}
+    first = OperatorTimes([(1.0, 2.0)] * count, 1 << 30, **alone, computed_crowded_s=[4.5, 8.0, 18.0])
+    other = OperatorTimes([], 0, computed_crowded_s=[4.0, 9.0, 8.0])
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [first, other])
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
@@ -95,8 +97,8 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
     def run(capture, spec, flow, divided, threads, processes, all_threads):
         counts.append(processes)
         segments = [(1.0, 1.0)] * len(flow.instructions)
-        alone_s = 2.0 * len(segments)
-        return processes * [OperatorTimes(segments, 0, alone_s=[1.0], crowded_s=[4.0], computed_s=[alone_s])]
+        times = {"alone_s": [1.0], "crowded_s": [4.0], "computed_alone_s": [2.0], "computed_crowded_s": [2.0]}
+        return processes * [OperatorTimes(segments, 0, **times)]
 
     monkeypatch.setattr(task_operators, "_run", run)
     capture = capture_task(SPEC)
@@ -112,7 +114,9 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
 def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
     capture = capture_task(SPEC)
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
-    timed = [OperatorTimes(segments, 0, alone_s=[2.0, 2.0, 9.0], crowded_s=[3.0, last]) for last in (3.6, 3.0, 3.6)]
+    timed = [
+        OperatorTimes(segments, 0, alone_s=[2.0, 4.0, 2.0], crowded_s=[3.0, 2 * last, 9.0]) for last in (3.3, 3.0, 3.3)
+    ]
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: timed)
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=3, cores=2)
     assert found is not None
@@ -123,11 +127,27 @@ def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
 def test_a_process_with_all_cores_is_as_fast_as_they_can_make_it(monkeypatch, undivided_s, speedup):
     capture = capture_task(SPEC)
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
-    timed = OperatorTimes(segments, 0, 3.0, undivided_s, computed_s=[3.0])
+    undivided = [undivided_s, 2 * undivided_s, undivided_s] if undivided_s else []
+    computed = {"computed_alone_s": [3.0], "computed_crowded_s": [3.0]}
+    timed = OperatorTimes(segments, 0, [3.0, 6.0, 9.0], undivided, **computed)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed, timed])
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
     assert found.speedup == speedup
+
+
+@pytest.mark.run
+def test_a_round_has_a_step_of_every_kind():
+    capture = capture_task(SPEC)
+    flow = lower_cut(capture.train, one_machine_cut(capture.train))
+    first, other = task_operators._run(capture, SPEC, flow, task_operators._divide(flow), 1, 2, 2)
+    own = (first.whole_s, first.undivided_s, first.alone_s, first.computed_alone_s)
+    together = (first.crowded_s, first.computed_crowded_s, other.crowded_s, other.computed_crowded_s)
+    assert {len(seconds) for seconds in own + together} == {len(first.whole_s)}
+    assert len(first.whole_s) >= MIN_STEPS
+    assert min(map(min, own + together)) > 0
+    assert len(first.segments) == len(flow.instructions)
+    assert (other.segments, other.whole_s, other.undivided_s, other.alone_s, other.computed_alone_s) == ([],) * 5
 
 
 @pytest.mark.run

@@ -40,7 +40,9 @@ from .link import LinkTimes, measure_link
 from .lockstep_vs_pipelined import count_step_bytes
 from .standing_pairs import STANDING_PAIRS, StandingPair
 
-ROUNDS, STEPS, WARM_UP = 3, 30, 5
+ROUNDS = 3
+STEPS_S, MIN_STEPS, MAX_STEPS = 1.5, 30, 200  # of a round
+WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.3, 5, 50  # processes that have just begun share a core at first
 STEP_WITHIN = (0.85, 1.15)  # predicted over measured
 MEMORY_WITHIN = 0.1
 SAME = 0.03  # steps that differ by less are as good as each other, as the planner has it
@@ -202,20 +204,22 @@ def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
     """Predict the step of the cut on machines as they were just measured; then measure it, and that of one process."""
     count = one.placement.micro_batches
     predicted_s = simulate(one.flow, cluster, micro_batches=count).step_s
+    steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / predicted_s)))
+    warm_up = min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / predicted_s)))
     cut, alone = programs(one.flow, training=True), lower_cut(one.whole.train, one_machine_cut(one.whole.train))
     if one.pair.rate:
         with _emulate(one.pair) as (where, _):
             times = measure_programs(
-                one.spec, one.cut, cut, steps=STEPS, warm_up=WARM_UP, micro_batches=count, process_placement=where
+                one.spec, one.cut, cut, steps=steps, warm_up=warm_up, micro_batches=count, process_placement=where
             )
     else:
-        times = measure_programs(one.spec, one.cut, cut, steps=STEPS, warm_up=WARM_UP, micro_batches=count)
+        times = measure_programs(one.spec, one.cut, cut, steps=steps, warm_up=warm_up, micro_batches=count)
     in_one_process = measure_programs(
         one.spec,
         one.whole,
         programs(alone, training=True),
-        steps=STEPS,
-        warm_up=WARM_UP,
+        steps=steps,
+        warm_up=warm_up,
         micro_batches=count,
         workers=one.pair.machines if one.pair.rate else 1,
     )
