@@ -156,8 +156,8 @@ def measure_predictions(tell: Tell, pairs: Sequence[StandingPair] = STANDING_PAI
         for _ in range(1, ROUNDS):
             _measure_round(one, _measure_machines(pair, one.spec, one.whole, tell))
         planned.append(one)
-        said = ", ".join(f"{format_seconds(r.predicted_s)} and {format_seconds(r.cut.median_s)}" for r in one.rounds)
-        tell(f"{pair.model} on {pair.cluster}: predicted and measured {said} (load {os.getloadavg()[0]:.1f})")
+        steps = ", ".join(f"{format_seconds(r.predicted_s)} and {format_seconds(r.cut.median_s)}" for r in one.rounds)
+        tell(f"{pair.model} on {pair.cluster}: predicted and measured {steps} (load {os.getloadavg()[0]:.1f})")
     return planned
 
 
