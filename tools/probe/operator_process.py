@@ -34,8 +34,7 @@ from .timed_worker import (
 ENTRY = "cutset.tools.probe.operator_process:time_operators"
 TIMEOUT_S = 120.0  # of those that wait while the first works alone
 BUDGET_S, MIN_STEPS, MAX_STEPS = 4.5, 3, 30  # of all rounds
-WARM_UP = -1  # number of the round that does not count
-SETTLES = -1  # number of a step that does not count
+UNCOUNTED = -1  # number of the first round, and of steps before one that counts
 SETTLING, SETTLING_S = 3, 0.2  # steps before one that counts, and how long they may take
 PEAK_BUDGET_S, PEAK_STEPS = 1.0, 10  # what malloc holds grows for some steps, as what is freed leaves holes
 
@@ -75,9 +74,8 @@ def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict
     config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
     peak = 0 if config.number else _measure_peak(config, mailbox, batch)
-    rounds = _Rounds(config, mailbox, batch)
+    rounds = _Rounds(config, mailbox, batch, progress)
     for number in range(_agree_on_rounds(rounds, mailbox, config)):
-        progress.value = number
         rounds.make(number)
     return msgspec.to_builtins(rounds.collect(peak))  # type: ignore[no-any-return]
 
@@ -89,20 +87,20 @@ def _agree_on_rounds(rounds: "_Rounds", mailbox: Mailbox, config: OperatorSetup)
         count = int(mailbox.wait([(first, "rounds", 0, 0, 0)]).body["count"])
     else:
         begin = time.monotonic()
-        rounds.make_own(WARM_UP)
+        rounds.make_own(UNCOUNTED)
         steps_s = time.monotonic() - begin
         count = min(config.steps, max(MIN_STEPS, int(BUDGET_S / steps_s)))
         for name in others:
             mailbox.send(name, Message("rounds", body={"count": count}))
-    rounds.make_crowded(WARM_UP)
+    rounds.make_crowded(UNCOUNTED)
     return count
 
 
 class _Rounds:
     """The rounds of one process. The first makes steps alone, and then one beside the others, which make no other."""
 
-    def __init__(self, config: OperatorSetup, mailbox: Mailbox, batch: Data) -> None:
-        self._config, self._mailbox, self._batch = config, mailbox, batch
+    def __init__(self, config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress) -> None:
+        self._config, self._mailbox, self._batch, self._progress = config, mailbox, batch, progress
         self._clock, self._threads = _choose_clock(), torch.get_num_threads()
         self._whole = None if config.number else make_worker(_with_whole(config), mailbox)
         self._divided = make_worker(config, mailbox)
@@ -157,13 +155,16 @@ class _Rounds:
         )
 
     def _time_whole(self, worker: Worker, number: int, clock: Callable[[], float]) -> float:
+        self._progress.value = f"round {number}, {torch.get_num_threads()} threads"
         self._settle(worker)
         begin = clock()
         worker.step(self._batch, number)
         return clock() - begin
 
     def _time_divided(self, step: int, processes: Sequence[str], took: list[float]) -> None:
+        self._progress.value = None  # who awaits the steps of the first process is not stuck
         agree_on_start(self._mailbox, processes, self._config.number, step)  # until then the others do nothing
+        self._progress.value = f"step {step}"
         self._settle(self._divided)
         moment = agree_on_start(self._mailbox, processes, self._config.number, step)
         self._divided.step(self._batch, step)
@@ -173,7 +174,7 @@ class _Rounds:
     def _settle(self, worker: Worker) -> None:
         """Make some short steps before the one that counts; long ones fill the caches, and wake threads, themselves."""
         for _ in range(min(SETTLING, int(SETTLING_S / self._step_s))):
-            worker.step(self._batch, SETTLES)
+            worker.step(self._batch, UNCOUNTED)
         worker.gradients.zero_()
 
 
