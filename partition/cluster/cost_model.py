@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from ..ir.box import Box, sizes, volume
 from ..ir.graph import FOUND, Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
+from ..ir.like_operators import LikeOperators
 from ..ir.random_ops import random_tensor_name
 from ..operators.found_rule import classify_found
 from ..operators.registry import TABLE
@@ -99,28 +100,29 @@ class Work:
 class CostModel:
     """Costs of boxes of the operators of one graph, cached.
 
-    tensors: the graph's, by name. known: another cost model of this graph, to ask for all operators but `changed`.
+    tensors: the graph's, by name. like_operators: of the graph; they cost the same. known: another cost model of this
+    graph, to ask for all operators but `changed`.
     """
 
     def __init__(
         self, tensors: Mapping[str, TensorInfo], known: "CostModel | None" = None, changed: Collection[str] = ()
     ) -> None:
-        self.tensors = tensors
+        self.tensors, self.like_operators = tensors, LikeOperators(tensors)
         self._known, self._changed = known, changed
-        self._ops: dict[str, _OperatorCost] = {}
-        self._work: dict[tuple[str, tuple[int, ...]], Work] = {}
+        self._costs: dict[int, _OperatorCost] = {}
+        self._work: dict[tuple[int, tuple[int, ...]], Work] = {}
 
     def work(self, op: Op, box: Box) -> Work:
         """The work of a box of an operator."""
         if self._known is not None and op.name not in self._changed:
             return self._known.work(op, box)
-        lengths = sizes(box)
-        key = (op.name, lengths)
-        if key not in self._work:
-            if op.name not in self._ops:
-                self._ops[op.name] = _OperatorCost(op, self.tensors)
-            self._work[key] = self._ops[op.name].work(lengths)
-        return self._work[key]
+        number, lengths = self.like_operators.number(op), sizes(box)
+        known = self._work.get((number, lengths))
+        if known is None:
+            if number not in self._costs:
+                self._costs[number] = _OperatorCost(op, self.tensors)
+            known = self._work[number, lengths] = self._costs[number].work(lengths)
+        return known
 
     def seconds(self, op: Op, box: Box, machine: Machine) -> tuple[float, float]:
         """Forward and backward seconds of a box of an operator on a machine."""

@@ -73,6 +73,17 @@ def find_tensors(arguments: Mapping[str, Any]) -> dict[str, str]:
     return tensors
 
 
+def rename_tensors(value: Any, names: Mapping[str, str]) -> Any:
+    """Return arguments, or a value in them, with other names for some tensors."""
+    if isinstance(value, list):
+        return [rename_tensors(item, names) for item in value]
+    if isinstance(value, dict):
+        if isinstance(value.get("tensor"), str) and len(value) == 1:
+            return {"tensor": names.get(value["tensor"], value["tensor"])}
+        return {name: rename_tensors(item, names) for name, item in value.items()}
+    return value
+
+
 @functools.cache
 def find_overload(target: str) -> Any:
     """Return the torch operator of a name such as "aten.linear.default"."""

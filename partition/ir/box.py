@@ -65,9 +65,9 @@ def fuse(boxes: Iterable[Box]) -> list[Box]:
     """Merge disjoint boxes that share a whole face, until none do; the result is sorted."""
     merged = sorted(boxes)
     before = len(merged) + 1
-    while len(merged) < before:
+    while 1 < len(merged) < before:
         before = len(merged)
-        for axis in range(len(merged[0]) if merged else 0):
+        for axis in range(len(merged[0])):
             merged = _fuse_along(merged, axis)
     return sorted(merged)
 

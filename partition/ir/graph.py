@@ -18,7 +18,7 @@ OPAQUE = "opaque"  # stands for the sharding rule of an operator that has none
 FOUND = "found"  # stands for a rule that was found by running the operator
 
 
-class TensorInfo(msgspec.Struct, frozen=True):
+class TensorInfo(msgspec.Struct, frozen=True, dict=True):
     """A tensor of the graph.
 
     kind: "input", "target", "parameter", "frozen" (a parameter without gradient), "buffer", "constant", "random" (an
@@ -43,12 +43,12 @@ class TensorInfo(msgspec.Struct, frozen=True):
         """Bytes of an element on its way between machines, on average."""
         return self.element_bytes * self.density
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, ...]:
         """Sizes of all axes, outermost first: the shape in which boxes of this tensor are cut."""
         return tuple(size for dim in self.sizes for size in dim)
 
-    @property
+    @cached_property
     def box(self) -> Box:
         """The box of the whole tensor."""
         return whole(self.extents)
@@ -133,7 +133,7 @@ class Operand(msgspec.Struct, frozen=True):
     once: bool
 
 
-class LoopNest(msgspec.Struct, frozen=True):
+class LoopNest(msgspec.Struct, frozen=True, dict=True):
     """The loops of an operator, how each operand is read, and `work`, the FLOPs for each point of the nest.
 
     non_additive: loops of a non-additive reduction, as of a softmax, whose parts must know of each other; where one is
@@ -145,12 +145,12 @@ class LoopNest(msgspec.Struct, frozen=True):
     work: float
     non_additive: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def box(self) -> Box:
         """The box of all points."""
         return whole([loop.size for loop in self.loops])
 
-    @property
+    @cached_property
     def reduction_loops(self) -> frozenset[int]:
         """Loops of which only the first part adds what is added once, and writes what is written once."""
         return frozenset(i for i, loop in enumerate(self.loops) if loop.kind == "reduction").union(self.non_additive)

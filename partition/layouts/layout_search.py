@@ -77,7 +77,14 @@ class _Search:
     ) -> None:
         self.graph, self.cluster, self.costs = graph, cluster, costs
         self.traffic = LayoutTraffic(cluster, weights)
-        self.options = [layout_space(op, mesh_of(op), graph.tensors[op.outputs[0]]) for op in graph.ops]
+        first: dict[tuple[int, DeviceMesh], int] = {}
+        numbers = [(costs.like_operators.number(op), mesh_of(op)) for op in graph.ops]
+        self.like = [first.setdefault(number, i) for i, number in enumerate(numbers)]  # the first that is like each
+        self.options = list[LayoutSpace]()
+        for op, like in zip(graph.ops, self.like, strict=True):
+            known = self.options[like] if like < len(self.options) else None
+            output = graph.tensors[op.outputs[0]]
+            self.options.append(replace(known, op=op) if known else layout_space(op, mesh_of(op), output))
         first_alike: dict[Machine, int] = {}
         nameless = [replace(machine, name="", address="") for machine in cluster.machines]
         self.kinds = np.array([first_alike.setdefault(machine, n) for n, machine in enumerate(nameless)])
@@ -85,7 +92,7 @@ class _Search:
 
     def find_costs(self) -> LayoutCosts:
         """Find the best layouts, and return what they cost."""
-        alone, pairs = [self._alone(of) for of in self.options], self._pairs()
+        alone, pairs = self._singles(), self._pairs()
         chosen = minimise(alone, pairs)
         seconds = np.array([float(costs[p]) for costs, p in zip(alone, chosen, strict=True)])
         for (i, j), costs in pairs.items():
@@ -105,7 +112,7 @@ class _Search:
         return LayoutCosts(seconds, state, values)
 
     def solve(self) -> tuple[dict[str, Sequence[PlacedBox]], dict[str, Sequence[PlacedBox]]]:
-        chosen = minimise([self._alone(of) for of in self.options], self._pairs())
+        chosen = minimise(self._singles(), self._pairs())
         boxes: dict[str, Sequence[PlacedBox]] = {}
         folds: dict[str, Sequence[PlacedBox]] = {}
         for i, (of, p) in enumerate(zip(self.options, chosen, strict=True)):
@@ -115,6 +122,13 @@ class _Search:
         return boxes, folds
 
     # One operator ------------------------------------------------------------------------------------------------
+
+    def _singles(self) -> list[Floats]:
+        """The costs of each operator alone; those of like ones are found once."""
+        out = list[Floats]()
+        for of, like in zip(self.options, self.like, strict=True):
+            out.append(out[like] if like < len(out) else self._alone(of))
+        return out
 
     def _alone(self, of: LayoutSpace) -> Floats:
         """Seconds of compute on the slowest machine and of sending parameters: [p]."""
@@ -142,16 +156,19 @@ class _Search:
 
     def _pairs(self) -> dict[tuple[int, int], Floats]:
         out: dict[tuple[int, int], Floats] = {}
+        known: dict[tuple[int, int, int], Floats] = {}
         sibling_counts = self._count_siblings()
         producers = self.graph.producers
         for j, reader in enumerate(self.options):
-            for operand in reader.op.nest.operands:
+            for at, operand in enumerate(reader.op.nest.operands):
                 info = self.graph.tensors[operand.tensor]
                 if info.kind != "value":
                     continue
                 i = self.position[producers[operand.tensor]]
-                cost = self.traffic.between(self.options[i], reader, operand, info)
-                cost = cost / sibling_counts[self._kind(reader.op, operand)]
+                alike = self.like[i], self.like[j], at
+                if alike not in known:
+                    known[alike] = self.traffic.between(self.options[i], reader, operand, info)
+                cost = known[alike] / sibling_counts[self._kind(reader.op, operand)]
                 out[i, j] = out[i, j] + cost if (i, j) in out else cost
         return out
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,28 +66,31 @@ class Regions:
 class LayoutSpace:
     """The layouts an operator may have. p: layouts, m: machines of the cluster, l: loops, a: axes of the output.
 
-    boxes: [p, m, l, 2]. complete: what each machine has of the only output once sums are complete (see
-    `output_regions`). partial: what it computes of it. parts: partial results that a point of the output has, [p].
+    boxes: [p, m, l, 2]. active: machines that have one, [p, m]. complete: what each machine has of the only output once
+    sums are complete (see `output_regions`). partial: what it computes of it. parts: partial results that a point of
+    the output has, [p].
     """
 
     op: Op
     mesh: DeviceMesh
     layouts: tuple[Layout, ...]
     boxes: Ints
+    active: Bools
     complete: Regions
     partial: Regions
     parts: Ints
 
-    @property
-    def active(self) -> Bools:
-        """Machines that have a box: [p, m]."""
-        return _machines_used(self.mesh, self.layouts) & _has_points(self.boxes)
-
     def __getitem__(self, p: int) -> "LayoutSpace":
         """The operator with this layout alone."""
         one = slice(p, p + 1)
-        return LayoutSpace(
-            self.op, self.mesh, self.layouts[one], self.boxes[one], self.complete[p], self.partial[p], self.parts[one]
+        return replace(
+            self,
+            layouts=self.layouts[one],
+            boxes=self.boxes[one],
+            active=self.active[one],
+            complete=self.complete[p],
+            partial=self.partial[p],
+            parts=self.parts[one],
         )
 
     def boxes_of(self, p: int) -> list[PlacedBox]:
@@ -113,7 +116,7 @@ def layout_space(op: Op, mesh: DeviceMesh, output: TensorInfo) -> LayoutSpace:
     active = _machines_used(mesh, layouts) & _has_points(boxes)
     partial = Regions(boxes[:, :, :rank], active)
     complete = _layout_regions(mesh, sizes[:rank], owners)
-    return LayoutSpace(op, mesh, tuple(layouts), boxes, complete, partial, np.array(parts, dtype=np.int64))
+    return LayoutSpace(op, mesh, tuple(layouts), boxes, active, complete, partial, np.array(parts, dtype=np.int64))
 
 
 def output_regions(of: LayoutSpace, info: TensorInfo) -> Regions:
@@ -141,10 +144,9 @@ def _layout_regions(mesh: DeviceMesh, extents: Sequence[int], layouts: Sequence[
 
 def _machines_used(mesh: DeviceMesh, layouts: Sequence[Layout]) -> Bools:
     """Machines that have a part: all of the mesh, or only its first where nothing is cut: [p, m]."""
-    out = np.zeros((len(layouts), mesh.total), dtype=bool)
-    for p, layout in enumerate(layouts):
-        out[p, list(mesh.machines) if layout else mesh.machines[0]] = True
-    return out
+    all_used, first_used = np.zeros((2, mesh.total), dtype=bool)
+    all_used[list(mesh.machines)] = first_used[mesh.machines[0]] = True
+    return np.where(np.array([bool(layout) for layout in layouts])[:, None], all_used, first_used)
 
 
 def _has_points(boxes: Ints) -> Bools:

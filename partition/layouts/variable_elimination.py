@@ -91,8 +91,8 @@ def _eliminate(single: Sequence[Floats], pairs: Pairs, guess: Sequence[int]) -> 
     chosen, steps, left = list(guess), list[_Elimination](), set(range(len(single)))
     exact = True
     others = {i: _neighbours(i, factors[i]) for i in left}
+    sizes = {i: _table_entries(i, others[i], single) for i in left}
     while left:
-        sizes = {i: _table_entries(i, others[i], single) for i in left}
         variable = min(left, key=lambda i: (sizes[i], i))
         if sizes[variable] > MAX_TABLE_ENTRIES:
             exact = False
@@ -105,6 +105,7 @@ def _eliminate(single: Sequence[Floats], pairs: Pairs, guess: Sequence[int]) -> 
         left.discard(variable)
         for i in changed & left:
             others[i] = _neighbours(i, factors[i])
+            sizes[i] = _table_entries(i, others[i], single)
     for step in reversed(steps):
         index: tuple[slice | int, ...] = (slice(None), *(chosen[i] for i in step.others))
         chosen[step.variable] = int(step.table[index].argmin())

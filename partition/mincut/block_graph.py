@@ -33,13 +33,16 @@ def build_block_graph(blocks: Blocks) -> CsrGraph:
     check_graph_size(0, blocks=len(blocks))
     tensors = blocks.graph.tensors
     edges: list[WeightedEdges] = []
+    count = 0
     for name, readers in blocks.readers.items():
         info = tensors[name]
         if info.kind == "value":
-            edges += [_value_edges(blocks, info, reader, operand) for reader, operand in readers]
-        elif info.kind in STATE_KINDS:
-            edges.append(_state_edges(blocks, info, readers))
-        check_graph_size(sum(len(size) for _, _, size in edges))
+            met = [_value_edges(blocks, info, reader, operand) for reader, operand in readers]
+        else:
+            met = [_state_edges(blocks, info, readers)] if info.kind in STATE_KINDS else []
+        edges += met
+        count += sum(len(size) for _, _, size in met)
+        check_graph_size(count)
     a, b, size = (
         np.concatenate([np.zeros(0, dtype=kind), *(edge[i] for edge in edges)]) for i, kind in enumerate(KINDS)
     )

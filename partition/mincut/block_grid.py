@@ -38,6 +38,11 @@ class BlockGrid:
         return tuple(len(line) for line in self.intervals)
 
     @cached_property
+    def key(self) -> tuple[bytes, ...]:
+        """The intervals as something that can be hashed."""
+        return tuple(line.tobytes() for line in self.intervals)
+
+    @cached_property
     def count(self) -> int:
         """Blocks."""
         return math.prod(self.shape)
@@ -47,6 +52,7 @@ class BlockGrid:
         lines: list[list[Interval]] = [[(a, b) for a, b in line.tolist()] for line in self.intervals]
         return itertools.product(*lines)
 
+    @cached_property
     def volumes(self) -> Ints:
         """Points of each block, in order."""
         out = np.ones(1, dtype=np.int64)

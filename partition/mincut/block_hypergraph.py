@@ -131,7 +131,7 @@ def _tensor_nets(blocks: Blocks, info: TensorInfo) -> tuple[Ints, Ints, Ints]:
     met = [blocks.find_reads(op, operand, cells) for op, operand in readers]
     net: Ints = np.concatenate([np.zeros(0, dtype=np.int64), *(m.cells for m in met)])
     pin: Ints = np.concatenate([np.zeros(0, dtype=np.int64), *(m.blocks for m in met)])
-    size: Ints = np.ceil(cells.volumes() * info.travelling_bytes).astype(np.int64)
+    size: Ints = np.ceil(cells.volumes * info.travelling_bytes).astype(np.int64)
     if maker_grid is None:
         return net, pin, size
     every = np.arange(cells.count, dtype=np.int64)

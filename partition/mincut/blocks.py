@@ -5,8 +5,8 @@ block of that, its anchor. Where it reads an input or partial sums, it is split 
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -31,11 +31,12 @@ class Block:
 class Blocks:
     """All blocks of a graph, in the order of its operators. A `Block` exists only while one iterates.
 
-    grids: by operator.
+    grids: by operator. known: what was found of reads already; operators of repeated layers read alike.
     """
 
     graph: Graph
     grids: Mapping[str, BlockGrid]
+    known: dict[Hashable, BlockReads] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return sum(grid.count for grid in self.grids.values())
@@ -43,7 +44,7 @@ class Blocks:
     def __iter__(self) -> Iterator[Block]:
         for op in self.graph.ops:
             grid = self.grids[op.name]
-            for box, points in zip(grid.boxes(), grid.volumes().tolist(), strict=True):
+            for box, points in zip(grid.boxes(), grid.volumes.tolist(), strict=True):
                 yield Block(op.name, box, op.nest.work * points)
 
     @cached_property
@@ -58,7 +59,7 @@ class Blocks:
     @cached_property
     def flops(self) -> Floats:
         """FLOPs of each block, forward."""
-        return np.concatenate([np.zeros(0), *(op.nest.work * self.grids[op.name].volumes() for op in self.graph.ops)])
+        return np.concatenate([np.zeros(0), *(op.nest.work * self.grids[op.name].volumes for op in self.graph.ops)])
 
     @cached_property
     def producers(self) -> dict[str, Op]:
@@ -88,7 +89,12 @@ class Blocks:
     def find_reads(self, reader: Op, operand: Operand, cells: BlockGrid) -> BlockReads:
         """Which cells of an operand are read by which blocks; blocks are numbered over all operators."""
         extents = self.graph.tensors[operand.tensor].extents
-        reads = find_reads(cells, reader.nest, operand, self.grids[reader.name], extents)
+        nest, grid = reader.nest, self.grids[reader.name]
+        origin = nest.reduction_loops if operand.once else frozenset()
+        key = (cells.key, grid.key, operand.readings, origin, extents)
+        reads = self.known.get(key)
+        if reads is None:
+            reads = self.known[key] = find_reads(cells, nest, operand, grid, extents)
         return BlockReads(reads.cells, reads.blocks + self.first[reader.name], reads.points)
 
     def cells(self, info: TensorInfo, readers: Iterable[tuple[Op, Operand]], *maker_grids: BlockGrid) -> BlockGrid:
@@ -110,6 +116,7 @@ def split_into_blocks(graph: Graph, cut: CutAxes) -> Blocks:
     grids: dict[str, BlockGrid] = {}
     blocks = Blocks(graph, grids)
     unanchored_views: dict[str, Op] = {}
+    alike: dict[Hashable, BlockGrid] = {}  # one grid for all operators that have it, which knows its sizes
     for op in graph.ops:
         parts = [intervals[op.name].get(loop.axis, 1) if loop.kind != "fixed" else 1 for loop in op.nest.loops]
         grids[op.name] = BlockGrid.of(
@@ -120,6 +127,7 @@ def split_into_blocks(graph: Graph, cut: CutAxes) -> Blocks:
             grids[op.name] = _like_producers(blocks, op, roots)
         elif is_view(op):
             unanchored_views[op.name] = op
+        grids[op.name] = alike.setdefault(grids[op.name].key, grids[op.name])
     for op in reversed(unanchored_views.values()):
         grids[op.name] = _like_reader(blocks, op)
     return blocks

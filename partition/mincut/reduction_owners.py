@@ -39,7 +39,7 @@ def reduction_owners(blocks: Blocks, machine_of: Sequence[int]) -> dict[str, lis
         for reader, operand in readers:
             met = blocks.find_reads(reader, operand, cells)
             reads[met.cells, machine[met.blocks]] = 1
-        out[op.name] = _owners_of_regions(list(cells.boxes()), cells.volumes(), makes, reads, completed)
+        out[op.name] = _owners_of_regions(list(cells.boxes()), cells.volumes, makes, reads, completed)
     return out
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from ..dataflow.cut import Cut
 from ..dataflow.lowering import lower_cut
 from ..dataflow.memory_model import least_memory, whole_memory
-from ..ir.garbage import leave_garbage
 from .plan import CutOrReason, PlanningProblem
 
 ROUNDS = 6
@@ -40,8 +39,7 @@ def fit_shares(problem: PlanningProblem, make: CutMaker) -> CutOrReason:
         made, cut = make(shares)
         if cut is None:
             return made
-        with leave_garbage():
-            held = least_memory(lower_cut(problem.graph, cut), in_flight=_count_in_flight(problem))
+        held = least_memory(lower_cut(problem.graph, cut), in_flight=_count_in_flight(problem))
         needed = [machine.needed_bytes(size) for machine, size in zip(machines, held, strict=True)]
         if all(size <= machine.memory_bytes for size, machine in zip(needed, machines, strict=True)):
             return made if number else "shares by speed fit as they are"

@@ -8,7 +8,6 @@ from ..dataflow.cut import Cut
 from ..dataflow.lowering import lower_cut
 from ..dataflow.memory_model import recompute_to_fit
 from ..dataflow.simulator import simulate
-from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
 from .plan import ScoredPlan
 
@@ -36,10 +35,9 @@ class PlanScorer:
 
     def simulate(self, name: str, cut: Cut, cluster: Cluster) -> ScoredPlan:
         """Lower a cut, recompute where memory asks for it, and simulate a step."""
-        with leave_garbage():
-            lowered = lower_cut(self._graph, cut)
-            dataflow = recompute_to_fit(lowered, cluster, in_flight=min(self._micro_batches, len(cluster)))
-            simulation = simulate(dataflow, cluster, micro_batches=self._micro_batches, costs=self.costs)
+        lowered = lower_cut(self._graph, cut)
+        dataflow = recompute_to_fit(lowered, cluster, in_flight=min(self._micro_batches, len(cluster)))
+        simulation = simulate(dataflow, cluster, micro_batches=self._micro_batches, costs=self.costs)
         total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
         even = [total * m.flops_per_s / speed for m in cluster.machines]  # share of the work by speed
         min_load = min((flops / e for flops, e in zip(simulation.flops, even, strict=True) if e), default=1.0)

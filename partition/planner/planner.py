@@ -19,6 +19,7 @@ from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, one_machine_cut
 from ..dataflow.even_owners import spread_owners
 from ..dataflow.memory_model import uncut_memory
+from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
 from .candidates import candidate_names, max_machines, propose_candidates
 from .estimates import CandidateEstimates, Estimate
@@ -48,6 +49,7 @@ TIME_TOLERANCE = 1.03
 WORTH_OF_BYTES = 0.1
 
 
+@leave_garbage()
 def find_plan(
     graph: Graph,
     cluster: Cluster,
@@ -193,11 +195,10 @@ class _PlanSearch:
         self.problems.append(problem)
         estimates = CandidateEstimates(problem, prefix=self.prefix)
         names = [name for name in candidate_names(problem) if name.startswith(self.prefix)]
-        machines = len(problem.cluster)
 
         def rank_estimate(estimate: Estimate) -> Rank:
-            figures, all_used = estimate.figures, not self.fewer
-            return figures.rank(self.objective, all_used=all_used, machines=machines, name=estimate.name)
+            machines, all_used = len(problem.cluster), not self.fewer
+            return estimate.figures.rank(self.objective, all_used=all_used, machines=machines, name=estimate.name)
 
         estimated = estimates.estimate_all(names)
         self.rejected += estimates.rejected

@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..ir.graph import Graph, Op, TensorInfo
+from ..ir.arguments import rename_tensors
+from ..ir.graph import Graph, Op
+from ..ir.like_operators import LikeOperators
 
 MIN_BLOCKS = 4  # fewer are not worth it
 
@@ -84,17 +86,7 @@ def _rename_tensors(op: Op, renamed: Mapping[str, str]) -> Op:
         for operand in op.nest.operands
     )
     nest = msgspec.structs.replace(op.nest, operands=operands)
-    return msgspec.structs.replace(op, nest=nest, arguments=_rename_arguments(op.arguments, renamed))
-
-
-def _rename_arguments(value: Any, renamed: Mapping[str, str]) -> Any:
-    if isinstance(value, list):
-        return [_rename_arguments(item, renamed) for item in value]
-    if isinstance(value, dict):
-        if isinstance(value.get("tensor"), str) and len(value) == 1:
-            return {"tensor": renamed.get(value["tensor"], value["tensor"])}
-        return {name: _rename_arguments(item, renamed) for name, item in value.items()}
-    return value
+    return msgspec.structs.replace(op, nest=nest, arguments=rename_tensors(op.arguments, renamed))
 
 
 # Likeness ----------------------------------------------------------------------------------------------------------
@@ -102,25 +94,8 @@ def _rename_arguments(value: Any, renamed: Mapping[str, str]) -> Any:
 
 def _number_kinds(graph: Graph) -> np.ndarray[Any, np.dtype[np.int64]]:
     """A number for each operator; those of like operators on tensors of like shapes are equal."""
-    numbers: dict[bytes, int] = {}
-    kinds = [numbers.setdefault(_describe(graph, op), len(numbers)) for op in graph.ops]
-    return np.array(kinds, dtype=np.int64)
-
-
-def _describe(graph: Graph, op: Op) -> bytes:
-    nest, tensors = op.nest, graph.tensors
-    loops = [(loop.size, loop.kind) for loop in nest.loops]
-    operands = [(o.argument, o.readings, o.once, _describe_tensor(tensors[o.tensor])) for o in nest.operands]
-    outputs = [_describe_tensor(tensors[name]) for name in op.outputs]
-    plain = _rename_arguments(op.arguments, dict.fromkeys(op.inputs, ""))
-    return msgspec.json.encode(
-        [op.target, op.sharding_rule, plain, loops, nest.work, nest.non_additive, operands, outputs, len(op.writes)],
-        order="sorted",
-    )
-
-
-def _describe_tensor(info: TensorInfo) -> tuple[Any, ...]:
-    return info.shape, info.dtype, info.kind, info.sizes, info.stride, info.gradient
+    like = LikeOperators(graph.tensors)
+    return np.array([like.number(op) for op in graph.ops], dtype=np.int64)
 
 
 def _find_longest(
