@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from ...errors import BadInput, CutsetError
 from ..draft.axis_inference import build_graph
 from ..draft.draft import Draft, draft_tensor
+from ..draft.untrained import freeze_untrained
 from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
@@ -269,6 +270,8 @@ def _draft(
             lowering.assign(_first_names(step)[_in_step(str(spec.target))], node)
     lowering.store()
     draft.results = [lowering.tensor(node) for spec, node in outputs if spec.kind == OutputKind.USER_OUTPUT]
+    if step.criterion is not None:
+        freeze_untrained(draft)
     return draft, constants
 
 

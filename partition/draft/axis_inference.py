@@ -17,15 +17,12 @@ from ..ir.empty_copy import dense_stride
 from ..ir.graph import FOUND, OPAQUE, Graph, Op, TensorInfo
 from ..ir.random_ops import DRAWS_BY_VALUE, GENERATOR_BYTES, RANDOM_OPERAND, is_random, random_tensor_name
 from ..operators.registry import find_rule
-from ..operators.rules.movement import STORE
 from ..operators.sharding.signature import DraftTensor, Labels, Signature, Site
 from .dimension_labels import BoundSignature, align_chunks, bind_labels
 from .draft import Draft, DraftOp, drop_unneeded
 from .islands import gather_islands
 from .loop_nests import build_loop_nest, build_opaque_nest
-
-FLOATING_DTYPES = ("float", "double", "half", "bfloat", "complex")
-
+from .untrained import FLOATING_DTYPES, passes_gradients
 
 Dims = dict[str, list[tuple[int, ...]]]
 
@@ -183,11 +180,6 @@ def _find_gradients(draft: Draft, ops: list[DraftOp]) -> set[str]:
     """Return the names of the tensors through which a gradient flows."""
     flowing = {t.name for t in draft.tensors.values() if t.kind == "parameter"}
     for op in ops:
-        if (
-            ".detach." in op.target
-            or op.target == STORE
-            or not flowing.intersection(find_tensors(op.arguments).values())
-        ):
-            continue
-        flowing.update(name for name in op.outputs if draft.tensors[name].dtype.startswith(FLOATING_DTYPES))
+        if passes_gradients(op) and flowing.intersection(find_tensors(op.arguments).values()):
+            flowing.update(name for name in op.outputs if draft.tensors[name].dtype.startswith(FLOATING_DTYPES))
     return flowing

@@ -6,6 +6,7 @@ a loop (`Follow`), is a window that moves with a loop (`Window`, as of a convolu
 """
 
 import hashlib
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -214,6 +215,11 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         """Parameters, frozen parameters, buffers and constants: what must be given before a step."""
         return [t for t in self.tensors.values() if t.kind in STATE_KINDS]
 
+    @property
+    def frozen(self) -> list[str]:
+        """Names of the parameters that are not trained, in the model's order."""
+        return [t.name for t in self.tensors.values() if t.kind == "frozen"]
+
     @cached_property
     def overwritten(self) -> dict[str, tuple["Op", ...]]:
         """Buffers that a step overwrites, with the operators that read or write them and must see all writes."""
@@ -234,6 +240,17 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
 
 STATE_KINDS = ("parameter", "frozen", "buffer", "constant")
+
+
+def freeze_parameters(graph: Graph, names: Collection[str]) -> Graph:
+    """Return a graph in which the parameters of these names are not trained."""
+    tensors = {
+        name: msgspec.structs.replace(info, kind="frozen", gradient=False)
+        if info.kind == "parameter" and name in names
+        else info
+        for name, info in graph.tensors.items()
+    }
+    return msgspec.structs.replace(graph, tensors=tensors)
 
 
 def read_box(nest: LoopNest, operand: Operand, box: Box, extents: tuple[int, ...]) -> Box | None:

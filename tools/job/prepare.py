@@ -23,7 +23,7 @@ from ..config.run_config import RunConfig
 from ..open_files import allow_open_files
 from ..run_folder import stage_files
 from ..samples.read_samples import read_split
-from ..task.capture_task import CapturedTask
+from ..task.capture_task import CapturedTask, find_untrained
 from ..task.frozen_parameters import freeze
 from ..task.load_task import TaskSpec, load_task
 from ..task.plan_request import PlanRequest
@@ -113,6 +113,9 @@ def prepare(config: RunConfig, *, fresh: bool = False, find_machines: FindMachin
         spec = settle_batch(config, with_placement(placement, named), task)
         start = read_start(config, staged)
         capture = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
+        if isinstance(capture, CapturedTask) and (untrained := find_untrained(capture.train, task)):
+            task = freeze(task, untrained)  # where the model is not cut, the processes have no graph that says so
+            spec = msgspec.structs.replace(spec, frozen=(*frozen, *untrained))
         notes = list[str]()
         machines = None
         if find_machines is not None and placement is None and not isinstance(capture, WholeModel):

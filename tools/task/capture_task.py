@@ -12,7 +12,7 @@ from ...partition.capture.leaf_search import capture_by_leaf_modules
 from ...partition.capture.leaf_selection import select_leaf_modules
 from ...partition.capture.leaf_trial import TrialFailed
 from ...partition.capture.tracing_error import Untraceable, find_leaf_globs
-from ...partition.ir.graph import Graph
+from ...partition.ir.graph import Graph, freeze_parameters
 from ...partition.operators.leaf_module import LEAF_MODULE
 from ...partition.operators.step_module import PARTS
 from ...partition.recurrence.recurrent_call import has_recurrent
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ...models.task import Data, Task
 
 UNTRACEABLE = "E320"
+MOST_NAMED = 3  # parameters in a note
 FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the data, or because the example is wrong
 
 
@@ -77,9 +78,27 @@ def _capture(spec: TaskSpec, task: "Task", example: Example, *, search: bool = T
         graphs = attempt(leaf_modules)
     train, evaluation, constants = graphs
     notes += _notes(task, leaf_modules, (train, evaluation))
+    notes += _describe_untrained(find_untrained(train, task))
     distinct = tuple(dict.fromkeys(notes))
     form = (leaf_modules, distinct, spec.autocast, spec.unrolled)
     return CapturedTask(task, len(example.batch), example, train, evaluation, constants, *form)
+
+
+def find_untrained(graph: Graph, task: "Task") -> list[str]:
+    """Return the names of those parameters of the model that get no gradient, though they want one."""
+    if not graph.frozen:
+        return []
+    wanting = {name for name, parameter in build_without_weights(task).named_parameters() if parameter.requires_grad}
+    return [name for name in graph.frozen if name in wanting]
+
+
+def _describe_untrained(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    if len(names) == 1:
+        return [f"the parameter {listed} gets no gradient, so it stays as it is"]
+    return [f"{len(names)} parameters get no gradient, so they stay as they are: {listed}"]
 
 
 def capture_unrolled(capture: CapturedTask, spec: TaskSpec) -> CapturedTask | None:
@@ -119,7 +138,7 @@ def capture_example(
     graph, constants = _graph(capture.task, example, capture.leaf_modules, spec, tell, training=training)
     if training:
         _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
-    return graph, constants
+    return freeze_parameters(graph, capture.train.frozen), constants
 
 
 def _graphs(
@@ -129,7 +148,7 @@ def _graphs(
     evaluation, more = _graph(task, example, leaf_modules, spec, tell, training=False)
     constants |= more
     _check(task, example, train, constants, leaf_modules, spec, tell)
-    return train, evaluation, constants
+    return train, freeze_parameters(evaluation, train.frozen), constants
 
 
 def _check(

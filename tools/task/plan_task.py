@@ -100,7 +100,8 @@ def with_placement(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
     """Return the spec with what a placement was made with, if any: leaf modules, autocast, form, frozen names."""
     if placement is None:
         return spec
-    own = {"leaf_modules": tuple(placement.leaf_modules), "frozen": tuple(placement.frozen)}
+    frozen = tuple(dict.fromkeys((*spec.frozen, *placement.frozen)))
+    own = {"leaf_modules": tuple(placement.leaf_modules), "frozen": frozen}
     return msgspec.structs.replace(spec, autocast=placement.autocast, unrolled=placement.unrolled, **own)
 
 
