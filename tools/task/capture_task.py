@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...models.task import Data, Task
 
 UNTRACEABLE = "E320"
-MOST_NAMED = 3  # parameters in a note
+LISTED = 3  # parameters in a note
 FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the data, or because the example is wrong
 
 
@@ -95,7 +95,7 @@ def find_untrained(graph: Graph, task: "Task") -> list[str]:
 def _describe_untrained(names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
     if len(names) == 1:
         return [f"the parameter {listed} gets no gradient, so it stays as it is"]
     return [f"{len(names)} parameters get no gradient, so they stay as they are: {listed}"]
