@@ -1,15 +1,24 @@
 """Operators are alike that differ in names alone: those of layers that are alike, and no others."""
 
+from typing import Any
+
 import msgspec
 import pytest
 import torch
+from example_graphs import chain
+from random_nets import random_graph
 from torch import Tensor, nn
 
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import uniform_cluster
-from cutset.partition.ir.graph import Graph
+from cutset.partition.ir.graph import Graph, Op, Operand
 from cutset.partition.ir.like_operators import LikeOperators
+from cutset.partition.layouts.layout_search import mesh_of_machines, search_layouts
+from cutset.partition.layouts.layout_space import LayoutSpace, layout_space
+from cutset.partition.mincut.block_grid import BlockGrid, BlockReads, find_reads
+from cutset.partition.mincut.blocks import Blocks
+from cutset.partition.planner.planner import find_plan
 
 DEPTH = 3
 
@@ -73,3 +82,50 @@ def test_like_operators_cost_the_same(graph: Graph) -> None:
         by_number.setdefault(costs.like_operators.number(op), set()).add(alone)
     assert len(by_number) < len(graph.ops)
     assert all(len(seconds) == 1 for seconds in by_number.values())
+
+
+class NoneAlike(LikeOperators):
+    """Every operator is like itself alone."""
+
+    def __init__(self, tensors: object) -> None:
+        self._names: dict[str, int] = {}
+
+    def number(self, op: Op) -> int:
+        return self._names.setdefault(op.name, len(self._names))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_does_not_depend_on_what_is_found_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = random_graph(seed)
+    found = find_plan(net, uniform_cluster(4))
+    monkeypatch.setattr("cutset.partition.cluster.cost_model.LikeOperators", NoneAlike)
+    monkeypatch.setattr(Blocks, "find_reads", find_reads_anew)
+    alone = find_plan(net, uniform_cluster(4))
+    assert found.winner.cut == alone.winner.cut
+    assert [(plan.name, plan.simulation.step_s) for plan in found.plans] == [
+        (plan.name, plan.simulation.step_s) for plan in alone.plans
+    ]
+
+
+def find_reads_anew(blocks: Blocks, reader: Op, operand: Operand, cells: BlockGrid) -> BlockReads:
+    """`Blocks.find_reads` without what it remembers."""
+    extents = blocks.graph.tensors[operand.tensor].extents
+    reads = find_reads(cells, reader.nest, operand, blocks.grids[reader.name], extents)
+    return BlockReads(reads.cells, reads.blocks + blocks.first[reader.name], reads.points)
+
+
+def test_layers_alike_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = list[int]()
+    for depth in (2, 6):
+        made = list[str]()
+
+        def count(op: Op, *rest: Any, made: list[str] = made) -> LayoutSpace:
+            made.append(op.name)
+            return layout_space(op, *rest)
+
+        monkeypatch.setattr("cutset.partition.layouts.layout_search.layout_space", count)
+        net, cluster = chain(8, *[16] * depth, 8), uniform_cluster(4)
+        mesh = mesh_of_machines(cluster, range(4), (4,))
+        search_layouts(net, cluster, lambda op, mesh=mesh: mesh)
+        counts.append(len(made))
+    assert counts[0] == counts[1]
