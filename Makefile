@@ -59,7 +59,7 @@ test-outside: $(OUTSIDE_STAMP)
 
 # What cutset makes of the models that the registries of torchvision, timm and transformers have: most of a day on two
 # cores. It goes on where it was stopped, and writes docs/guide/models_tried.md. SWEEP: its options, for example
-#   make sweep SWEEP='--library timm --every 5 --jobs 2'
+#   make sweep SWEEP='--library timm --every 5 --jobs 2 --since 2026-11-27', to try all again that were tried before
 sweep: $(OUTSIDE_STAMP)
 	cd tests/outside && OMP_NUM_THREADS=1 MKL_CBWR=AUTO HF_HUB_OFFLINE=1 $(CURDIR)/$(VENV)/bin/python -W ignore -m sweep $(SWEEP)
 

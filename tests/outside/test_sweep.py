@@ -4,11 +4,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from outside import need
 from sweep import processes
+from sweep.__main__ import leave_out_done, read_results, write_results
 from sweep.examination import examine
 from sweep.page import render_page
 from sweep.plain import OutsideTheSweepError, find_subject
@@ -43,6 +45,18 @@ def test_the_libraries_take_turns() -> None:
 def test_at_least_three_hundred_models_are_chosen() -> None:
     keys = [entry.key for entry in read_entries(["torchvision", "timm", "transformers"], 1)]
     assert len(set(keys)) == len(keys) >= 300
+
+
+def test_a_model_is_tried_again_that_was_tried_before_a_day(tmp_path: Path) -> None:
+    entries = [Entry("timm", name) for name in ("a", "b", "c")]
+    old, new = {"key": "timm/a"}, [{"key": f"timm/{name}", "day": f"2026-01-0{day}"} for name, day in ("b1", "c2")]
+    file = tmp_path / "results.jsonl"
+    write_results(file, [old, *new, old | {"day": "2026-01-03"}])
+    results = read_results(file)
+    assert results == [old | {"day": "2026-01-03"}, *new]
+    assert leave_out_done(entries, results, "") == []
+    assert leave_out_done(entries, results, "2026-01-02") == [entries[1]]
+    assert leave_out_done(entries, [old, *new], "2026-01-01") == [entries[0]]
 
 
 def test_a_configuration_is_made_small_by_its_names() -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 import sysconfig
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,20 @@ def import_libraries() -> None:
 
 
 def read_results(file: Path) -> list[dict[str, Any]]:
-    """Return the facts of the models that were tried before."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """Return the facts of the models that were tried before; of one that was tried again, the last."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return list({facts["key"]: facts for facts in lines}.values())
+
+
+def write_results(file: Path, results: list[dict[str, Any]]) -> None:
+    """Write a line for each model."""
+    file.write_text("".join(json.dumps(facts) + "\n" for facts in results), encoding="utf-8")
+
+
+def leave_out_done(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], since: str) -> list[Entry]:
+    """Return the entries that were not tried since that day, as 2026-11-27; "" for those that never were."""
+    done = {facts["key"] for facts in results if facts.get("day", "") >= since}
+    return [entry for entry in entries if entry.key not in done]
 
 
 @click.command()
@@ -55,6 +68,7 @@ def read_results(file: Path) -> list[dict[str, Any]]:
 @click.option("--timeout", "timeout_s", default=600.0, help="Seconds that a model may take.")
 @click.option("--capture-only", is_flag=True, help="Neither plan nor cut, nor compare the trace with plain torch.")
 @click.option("--choose", is_flag=True, help="Write chosen.json anew, and do nothing else.")
+@click.option("--since", default="", help="Try again what was tried before this day, as 2026-11-27.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="A line for each model; resumed.")
 @click.option("--page", type=click.Path(path_type=Path), default=PAGE, help="The page to write.")
 def main(
@@ -65,6 +79,7 @@ def main(
     timeout_s: float,
     capture_only: bool,
     choose: bool,
+    since: str,
     results: Path,
     page: Path,
 ) -> None:
@@ -75,16 +90,16 @@ def main(
         choose_models()
         return
     entries = [e for e in read_entries(library or tuple(MODULES), every) if not names or e.name in names]
-    done = {facts["key"] for facts in read_results(results)}
-    left = [entry for entry in entries if entry.key not in done]
+    left = leave_out_done(entries, read_results(results), since)
     machines = () if capture_only else MACHINES
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a") as file:
         for number, facts in enumerate(examine_all(left, machines=machines, jobs=jobs, timeout_s=timeout_s), 1):
-            file.write(hide_paths(json.dumps(facts)) + "\n")
+            file.write(hide_paths(json.dumps(facts | {"day": time.strftime("%F")})) + "\n")
             file.flush()
             said = f"{facts['key']}: {judge(facts)}, {facts['total_s']:.0f} s {facts.get('message', '')[:100]}"
             click.echo(f"{time.strftime('%T')} {number}/{len(left)} {said}")
+    write_results(results, read_results(results))
     page.write_text(render_page(read_results(results)), encoding="utf-8")
     click.echo(f"written to {page}")
 

@@ -27,8 +27,21 @@ def render_page(rows: Sequence[Facts]) -> str:
     """Return the page. rows: the facts of each model that was tried."""
     rows = sorted(rows, key=lambda facts: str(facts["key"]))
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    parts = [INTRODUCTION, f"With {versions}.\n", *_counts(rows), *_failures(rows), *_models(rows), *_outside(rows)]
+    parts = [
+        INTRODUCTION,
+        f"With {versions}. {_describe_days(rows)}\n",
+        *_counts(rows),
+        *_failures(rows),
+        *_models(rows),
+        *_outside(rows),
+    ]
     return "\n".join(parts) + "\n"
+
+
+def _describe_days(rows: Sequence[Facts]) -> str:
+    """A sentence on when the models were tried; of old ones the day was not written down."""
+    days = sorted(Counter(str(facts.get("day", "before")) for facts in rows).items())
+    return f"Models by the day on which they were tried last: {', '.join(f'{day}: {count}' for day, count in days)}."
 
 
 def _counts(rows: Sequence[Facts]) -> Iterator[str]:
