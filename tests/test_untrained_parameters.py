@@ -54,3 +54,16 @@ def test_a_placement_of_such_a_run_serves_another(tmp_path: Path) -> None:
     cutset.train(TASK, out=tmp_path / "second", placement=tmp_path / "first" / "placement.json", **options)
     first, second = (load_file(tmp_path / run / "model.safetensors") for run in ("first", "second"))
     assert all(tensor.equal(second[name]) for name, tensor in first.items())
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("machines", [1, 2])
+def test_layers_that_are_for_some_lengths_alone_are_trained(tmp_path: Path, machines: int) -> None:
+    name = f"{USER_MODELS / 'buckets.py'}:by_length"
+    initial = build_model(load_task(TaskSpec(name)), seed=0).state_dict()
+    result = cutset.train(name, out=tmp_path / "run", machines=machines, baseline=False, **OPTIONS)
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    for layer in ("short", "long", "out"):
+        before, after = (state[f"{layer}.weight"].flatten() for state in (initial, weights))
+        assert torch.cosine_similarity(before, after, dim=0) < 0.9999  # by gradients, and not by weight decay alone
+    assert "no gradient" not in " ".join(result["notes"])

@@ -77,6 +77,7 @@ def capture(
     unrolled: bool = False,
     trust: bool = False,
     reuse: bool = True,
+    freeze: bool = False,
     readers: Sequence[Callable[..., Any]] = (),
     tell: Callable[[str], None] = lambda note: None,
 ) -> tuple[Graph, dict[str, Tensor]]:
@@ -86,10 +87,10 @@ def capture(
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
     torch.autocast computes model and loss; its casts become operators. unrolled: recurrent nets have their time steps
-    as operators. trust: do not check that all steps compute what the first does. reuse: trace like layers once.
-    readers: who reads the output in evaluation, called as `reader(output, *targets)`; the graph computes what they
-    read, by default the first tensor. tell: gets notes for the user. Raises BadInput where the example does not fit,
-    and Untraceable where the model cannot be traced, both naming the source line.
+    as operators. trust: do not check that all steps compute what the first does. reuse: trace like layers once. freeze:
+    parameters without a gradient are frozen ones. readers: who reads the output in evaluation, `reader(output,
+    *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes for the user. BadInput
+    where the example does not fit, Untraceable where the model cannot be traced, both naming the source line.
     """
     refuse_scripted_modules(model)
     names, mode, trials = select_leaf_modules(model, leaf_modules).names, _make_fake_mode(), LeafTrials()
@@ -109,7 +110,6 @@ def capture(
         return step
 
     step, probe, repeated = make_step(), make_step(), make_step()
-    traced = _Traced(step) if STEP in names else step
     with _name_failures(step, names, leaf_modules):
         refuse_hooks(model, names, training=loss is not None)
         with run_as_traced(probe, autocast), mode:
@@ -117,18 +117,20 @@ def capture(
             if loss is None and readers:
                 layout = _choose_results([step, repeated], probe.run(example[0]), readers, fake_targets)
         with run_as_traced(step, autocast), defer_code():
-            exported = _export(traced, step, example)
+            exported = _export(_Traced(step) if STEP in names else step, step, example)
         _check_constants(exported.constants, model)
         draft, constants = _draft(exported, step, autocast, Unroller(tell) if unrolled else None)
         if not trust:
             with run_as_traced(repeated, autocast), mode:
                 _compare_steps(repeated, groups, example, tell)
-        graph = _build_graph(draft)
+        graph = _build_graph(draft, freeze)
     return msgspec.structs.replace(graph, output=layout), constants
 
 
 @keep_quiet()
-def _build_graph(draft: Draft) -> Graph:
+def _build_graph(draft: Draft, freeze: bool) -> Graph:
+    if freeze:
+        freeze_untrained(draft)
     return thread_generator_state(build_graph(draft))
 
 
@@ -270,8 +272,6 @@ def _draft(
             lowering.assign(_first_names(step)[_in_step(str(spec.target))], node)
     lowering.store()
     draft.results = [lowering.tensor(node) for spec, node in outputs if spec.kind == OutputKind.USER_OUTPUT]
-    if step.criterion is not None:
-        freeze_untrained(draft)
     return draft, constants
 
 

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from ..ir.arguments import rename_tensors
 from ..ir.box import Box, sizes, volume
 from ..ir.graph import FOUND, Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
 from ..ir.like_operators import LikeOperators
@@ -214,7 +215,8 @@ def _sign(op: Op, tensors: Mapping[str, TensorInfo]) -> str:
     """Return the signature of an operator, which does not depend on names."""
     infos = [tensors[name] for name in (*op.inputs, *op.outputs)]
     shapes = " ".join(f"{info.dtype}{info.shape}{'g' * info.gradient}" for info in infos)
-    plain = [value for value in op.arguments.values() if not isinstance(value, dict)]
+    nameless = rename_tensors(op.arguments, dict.fromkeys(op.inputs, ""))
+    plain = [value for value in nameless.values() if not isinstance(value, dict)]
     return f"{op.target} {op.sharding_rule} {plain} {op.nest.work:g} {shapes}"
 
 

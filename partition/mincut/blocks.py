@@ -17,6 +17,8 @@ from .block_grid import BlockGrid, BlockReads, find_reads, read_intervals, refin
 from .csr_graph import Floats
 from .cut_axes import CutAxes, is_view, parts_by_op
 
+MAX_KNOWN_READS = 10_000  # more are found anew each time, since they take memory
+
 
 @dataclass(frozen=True)
 class Block:
@@ -94,7 +96,9 @@ class Blocks:
         key = (cells.key, grid.key, operand.readings, origin, extents)
         reads = self.known.get(key)
         if reads is None:
-            reads = self.known[key] = find_reads(cells, nest, operand, grid, extents)
+            reads = find_reads(cells, nest, operand, grid, extents)
+            if len(reads.cells) <= MAX_KNOWN_READS:
+                self.known[key] = reads
         return BlockReads(reads.cells, reads.blocks + self.first[reader.name], reads.points)
 
     def cells(self, info: TensorInfo, readers: Iterable[tuple[Op, Operand]], *maker_grids: BlockGrid) -> BlockGrid:

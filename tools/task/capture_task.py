@@ -16,6 +16,7 @@ from ...partition.ir.graph import Graph, freeze_parameters
 from ...partition.operators.leaf_module import LEAF_MODULE
 from ...partition.operators.step_module import PARTS
 from ...partition.recurrence.recurrent_call import has_recurrent
+from ..samples.part_samples import buckets_of
 from ..samples.read_samples import Example, read_example
 from .load_task import TaskSpec, build_model, load_task
 from .meta_model import build_without_weights
@@ -68,7 +69,7 @@ def _capture(spec: TaskSpec, task: "Task", example: Example, *, search: bool = T
 
     def attempt(tried: tuple[str, ...]) -> "tuple[Graph, Graph, dict[str, Tensor]]":
         notes.clear()
-        return _graphs(task, example.batch, tried, spec, notes.append)
+        return _graphs(task, example, tried, spec, notes.append)
 
     if search:
         graphs, found, error = capture_by_leaf_modules(attempt, leaf_modules)
@@ -82,6 +83,15 @@ def _capture(spec: TaskSpec, task: "Task", example: Example, *, search: bool = T
     distinct = tuple(dict.fromkeys(notes))
     form = (leaf_modules, distinct, spec.autocast, spec.unrolled)
     return CapturedTask(task, len(example.batch), example, train, evaluation, constants, *form)
+
+
+def has_one_length(example: Example) -> bool:
+    """Whether all training samples are known to have one length.
+
+    Else a parameter that gets no gradient from the example may get one from batches of another length.
+    """
+    buckets = None if example.samples is None else buckets_of(example.samples)
+    return example.samples is not None and (buckets is None or len(buckets.lengths) == 1)
 
 
 def find_untrained(graph: Graph, task: "Task") -> list[str]:
@@ -135,19 +145,21 @@ def capture_example(
     what the user should know of it.
     """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
-    graph, constants = _graph(capture.task, example, capture.leaf_modules, spec, tell, training=training)
+    freeze = training and has_one_length(capture.example)
+    graph, constants = _graph(capture.task, example, capture.leaf_modules, spec, tell, training=training, freeze=freeze)
     if training:
         _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
     return freeze_parameters(graph, capture.train.frozen), constants
 
 
 def _graphs(
-    task: "Task", example: "Data", leaf_modules: Sequence[str], spec: TaskSpec, tell: Callable[[str], None]
+    task: "Task", example: Example, leaf_modules: Sequence[str], spec: TaskSpec, tell: Callable[[str], None]
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    train, constants = _graph(task, example, leaf_modules, spec, tell, training=True)
-    evaluation, more = _graph(task, example, leaf_modules, spec, tell, training=False)
+    batch, freeze = example.batch, has_one_length(example)
+    train, constants = _graph(task, batch, leaf_modules, spec, tell, training=True, freeze=freeze)
+    evaluation, more = _graph(task, batch, leaf_modules, spec, tell, training=False)
     constants |= more
-    _check(task, example, train, constants, leaf_modules, spec, tell)
+    _check(task, batch, train, constants, leaf_modules, spec, tell)
     return train, freeze_parameters(evaluation, train.frozen), constants
 
 
@@ -183,6 +195,7 @@ def _graph(
     tell: Callable[[str], None],
     *,
     training: bool,
+    freeze: bool = False,
 ) -> "tuple[Graph, dict[str, Tensor]]":
     def trace(model: "nn.Module") -> "tuple[Graph, dict[str, Tensor]]":
         return capture(
@@ -195,6 +208,7 @@ def _graph(
             autocast=spec.autocast,
             unrolled=spec.unrolled,
             trust=spec.trust_trace,
+            freeze=freeze,
             readers=() if training else task.list_readers(),
             tell=tell,
         )

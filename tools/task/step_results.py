@@ -78,7 +78,8 @@ def run_graph(
         pieces = replica.workers[0].states.pieces.items()
         buffers = {name: piece for (name, _), piece in pieces if graph.tensors[name].kind == "buffer"}
         shaped = {name: piece.reshape(graph.tensors[name].shape) for name, piece in buffers.items()}
-        return StepResult(value, replica.gradients(), shaped)
+        frozen = {name: torch.zeros_like(values[name]) for name in graph.frozen}  # plain torch must give them nothing
+        return StepResult(value, frozen | dict(replica.gradients()), shaped)
 
 
 def measure(found: StepResult, expected: StepResult) -> dict[str, float]:

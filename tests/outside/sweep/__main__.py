@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,10 @@ def read_results(file: Path) -> list[dict[str, Any]]:
 
 
 def write_results(file: Path, results: list[dict[str, Any]]) -> None:
-    """Write a line for each model."""
-    file.write_text("".join(json.dumps(facts) + "\n" for facts in results), encoding="utf-8")
+    """Write a line for each model, in the place of what was there."""
+    beside = file.with_suffix(".new")
+    beside.write_text("".join(json.dumps(facts) + "\n" for facts in results), encoding="utf-8")
+    beside.replace(file)
 
 
 def leave_out_done(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], since: str) -> list[Entry]:
@@ -68,7 +71,7 @@ def leave_out_done(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]
 @click.option("--timeout", "timeout_s", default=600.0, help="Seconds that a model may take.")
 @click.option("--capture-only", is_flag=True, help="Neither plan nor cut, nor compare the trace with plain torch.")
 @click.option("--choose", is_flag=True, help="Write chosen.json anew, and do nothing else.")
-@click.option("--since", default="", help="Try again what was tried before this day, as 2026-11-27.")
+@click.option("--since", type=click.DateTime(["%Y-%m-%d"]), help="Try again what was tried before this day.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="A line for each model; resumed.")
 @click.option("--page", type=click.Path(path_type=Path), default=PAGE, help="The page to write.")
 def main(
@@ -79,7 +82,7 @@ def main(
     timeout_s: float,
     capture_only: bool,
     choose: bool,
-    since: str,
+    since: datetime | None,
     results: Path,
     page: Path,
 ) -> None:
@@ -90,7 +93,7 @@ def main(
         choose_models()
         return
     entries = [e for e in read_entries(library or tuple(MODULES), every) if not names or e.name in names]
-    left = leave_out_done(entries, read_results(results), since)
+    left = leave_out_done(entries, read_results(results), "" if since is None else f"{since:%Y-%m-%d}")
     machines = () if capture_only else MACHINES
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a") as file:

@@ -66,7 +66,7 @@ def mean_square(output: Tensor, target: Tensor) -> Tensor:
 def test_they_are_those_without_a_gradient_in_torch(join: Callable[[Tensor, nn.Module, Tensor], Tensor]) -> None:
     torch.manual_seed(0)
     net, x, target = Net(join), torch.randn(3, WIDTH), torch.randn(3, WIDTH)
-    graph, _ = capture(net, mean_square, (x,), (target,))
+    graph, _ = capture(net, mean_square, (x,), (target,), freeze=True)
     mean_square(net(x), target).backward()
     expected = [name for name, parameter in net.named_parameters() if parameter.grad is None]
     assert sorted(graph.frozen) == sorted(expected)
@@ -74,11 +74,11 @@ def test_they_are_those_without_a_gradient_in_torch(join: Callable[[Tensor, nn.M
 
 
 def test_no_gradient_flows_through_what_they_make() -> None:
-    graph, _ = capture(Net(teacher), mean_square, (torch.zeros(3, WIDTH),), (torch.zeros(3, WIDTH),))
+    graph, _ = capture(Net(teacher), mean_square, (torch.zeros(3, WIDTH),), (torch.zeros(3, WIDTH),), freeze=True)
     (product,) = (op for op in graph.ops if "second.weight" in op.inputs)
     assert not graph.tensors[product.outputs[0]].gradient
 
 
-def test_in_evaluation_nothing_is_frozen_for_lack_of_a_gradient() -> None:
-    graph, _ = capture(Net(teacher), None, (torch.zeros(3, WIDTH),))
+def test_nothing_is_frozen_unless_that_is_asked_for() -> None:
+    graph, _ = capture(Net(teacher), mean_square, (torch.zeros(3, WIDTH),), (torch.zeros(3, WIDTH),))
     assert graph.frozen == []

@@ -1,6 +1,7 @@
 """Sentences of various lengths, padded to a few of them; what was added has no weight."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,6 +49,19 @@ class Tagger(nn.Module):
         return logits
 
 
+class LongTagger(Tagger):
+    """Has one more layer for sentences of the greatest length, and one for short ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.short, self.long = nn.Linear(12, 12), nn.Linear(12, 12)
+
+    def forward(self, words: Tensor) -> Tensor:
+        own = self.long if words.shape[1] == LENGTHS[-1] else self.short
+        logits: Tensor = super().forward(words) + self.out(own(self.table(words)))
+        return logits
+
+
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean over sentences of the mean over their words."""
     each = nn.functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
@@ -63,3 +77,8 @@ def task(*, wrong: str = "", streamed: bool = False) -> cutset.Task:
         return DataLoader(dataset, collate_fn=buckets)  # type: ignore[arg-type]
 
     return cutset.Task("tagger", Tagger, loss, data=data, batch=8, parts=5 if streamed else None)
+
+
+def by_length() -> cutset.Task:
+    """The task of a model whose layers depend on the length."""
+    return replace(task(), name="by length", model=LongTagger)

@@ -15,12 +15,14 @@ from torch.utils.checkpoint import checkpoint
 from cutset.errors import BadInput
 from cutset.models.task import Data, Task
 from cutset.partition.capture import export, traced_code
+from cutset.partition.ir.graph import Graph, freeze_parameters
 from cutset.tools.commands.config_options import read_task_spec
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.task import trace_check
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.in_process import plan_model
 from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.trace_check import check_trace
 
 SPEC = TaskSpec("test")
 TRUSTING = TaskSpec("test", trust_trace=True)
@@ -212,3 +214,17 @@ def test_generators_are_left_as_they_are() -> None:
     before = torch.get_rng_state()
     capture_of(lambda x: F.dropout(x, 0.5))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_parameter_that_is_wrongly_frozen_is_found() -> None:
+    model, example = nn.Linear(6, 3), Data((torch.randn(8, 6),), (torch.arange(8) % 3,))
+    graph, constants = export.capture(model, F.cross_entropy, example.inputs, example.targets)
+    notes = list[str]()
+
+    def check(graph: Graph) -> None:
+        check_trace(lambda: copy.deepcopy(model), F.cross_entropy, example, graph, constants, tell=notes.append)
+
+    check(graph)
+    with pytest.raises(BadInput, match="weight"):
+        check(freeze_parameters(graph, ["weight"]))
+    assert not notes
