@@ -115,7 +115,7 @@ def prepare(config: RunConfig, *, fresh: bool = False, find_machines: FindMachin
         capture = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
         if isinstance(capture, CapturedTask) and (untrained := find_untrained(capture.train, task)):
             task = freeze(task, untrained)  # where the model is not cut, the processes have no graph that says so
-            spec = msgspec.structs.replace(spec, frozen=(*frozen, *untrained))
+            spec = msgspec.structs.replace(spec, frozen=(*spec.frozen, *untrained))
         notes = list[str]()
         machines = None
         if find_machines is not None and placement is None and not isinstance(capture, WholeModel):

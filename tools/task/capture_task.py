@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ...models.task import Data, Task
 
 UNTRACEABLE = "E320"
-LISTED = 3  # parameters in a note
 FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the data, or because the example is wrong
+LISTED = 3  # parameters in a note
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,7 @@ def capture_example(
     what the user should know of it.
     """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
-    freeze = training and has_one_length(capture.example)
-    graph, constants = _graph(capture.task, example, capture.leaf_modules, spec, tell, training=training, freeze=freeze)
+    graph, constants = _graph(capture.task, example, capture.leaf_modules, spec, tell, training=training)
     if training:
         _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
     return freeze_parameters(graph, capture.train.frozen), constants
