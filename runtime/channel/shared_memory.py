@@ -24,6 +24,7 @@ from .message import DTYPES, MalformedError, SharedSlot, to_buffer
 
 ARENA_BYTES = 1 << 30  # addresses of an arena; memory is taken where a slot is
 MIN_SHARED_BYTES = 64 << 10  # a smaller tensor is sent as quickly as its slot
+KEPT_BYTES = 32 << 20  # from the beginning of a peer's pool: pages there stay mapped when they were read
 SLOTS = 4096 - 64
 _NAME = "cutset"
 _TOKEN_BYTES = 16
@@ -209,7 +210,8 @@ class MappedArena:
         if memory is None or not inside or slot.offset % PAGE or not count:
             raise MalformedError("E504", f"a tensor of {count} bytes at {slot} of {size} bytes of shared memory")
         view = np.frombuffer(memory, dtype=np.uint8, count=count, offset=slot.offset)
-        unused = (memory, slot.offset, -(-count // PAGE) * PAGE) if slot.pooled else None
+        stays = not slot.pooled or slot.offset + count <= KEPT_BYTES  # to map pages anew costs as much as to copy them
+        unused = None if stays else (memory, slot.offset, -(-count // PAGE) * PAGE)
         weakref.finalize(view, _free_slot, self._flags, slot.number, unused).atexit = False
         return torch.from_numpy(view).view(DTYPES[dtype]).view(shape)
 

@@ -107,8 +107,9 @@ def test_slots_are_used_again(shown):
     assert shown.arena.used_bytes == 0
 
 
-def test_what_was_read_is_not_counted_as_the_readers_memory(shown):
-    copy = shown.pool.copy(torch.ones(8 << 18))
+def test_what_was_read_is_not_counted_as_the_readers_memory_but_for_the_first_of_it(shown, monkeypatch):
+    monkeypatch.setattr("cutset.runtime.channel.shared_memory.KEPT_BYTES", 5 << 20)
+    first, copy = shown.pool.copy(torch.ones(4 << 18)), shown.pool.copy(torch.ones(8 << 18))
     before = resident()
     seen = shown.lent(copy)
     assert seen.sum() == 8 << 18
@@ -116,6 +117,14 @@ def test_what_was_read_is_not_counted_as_the_readers_memory(shown):
     del seen
     assert resident() - before < 1 << 20
     assert shown.lent(copy).sum() == 8 << 18
+    assert shown.lent(first).sum() == 4 << 18
+    assert 3 << 20 < resident() - before < 5 << 20
+    at = shown.pool.offset(first)
+    del first
+    shown.arena.reclaim()
+    first = shown.pool.copy(torch.full((4 << 18,), 2.0))
+    assert shown.pool.offset(first) == at
+    assert shown.lent(first).sum() == 8 << 18  # its pages are the pool's, not a copy of what was there
 
 
 def resident() -> int:
