@@ -103,13 +103,18 @@ class Replica:
         """Yield the whole output of every batch, in order; several batches are on their way at a time.
 
         samples: batches, or all samples at once, which are then divided into batches. A batch has at most as many
-        samples as the model was planned for; a smaller one is filled up, and its output cut.
+        samples as the model was planned for; a smaller one is filled up, and its output cut. BadInput where that would
+        change what it gives, as of a model that compares samples.
         """
-        size = self.workers[0].program.batch
+        size, can_fill = self.workers[0].program.batch, self.workers[0].program.has_rows_of_samples
         lengths = deque[int]()
 
         def batches() -> Iterator[Data]:
             for batch in _split_samples(samples, size):
+                if len(batch) < size and not can_fill:
+                    facts = f"a batch of {len(batch)} samples; the model was planned for {size}, and compares samples"
+                    fix = f"batches of {size}, or plan again with --batch {len(batch)}"
+                    raise BadInput("E343", f"{facts} or gives no row for each", fix=fix)
                 lengths.append(len(batch))
                 yield batch if len(batch) == size else _fill_up(batch, size)
 
@@ -137,9 +142,8 @@ class Replica:
             while None not in (pieces := [out.get() for out in outputs]):
                 feed.count_consumed()
                 output = self._output([piece for some in pieces for piece in some or ()])
-                whole = output.shape[:1] != (size,)
                 rows = lengths.popleft()
-                yield output if whole else output[:rows]
+                yield output[:rows] if can_fill else output
         finally:
             feed.end()
             wait(futures)

@@ -13,6 +13,7 @@ from ...partition.dataflow.carried_cut import carry_cut
 from ...partition.dataflow.cut import Cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
+from ...partition.ir.sample_rows import has_rows_of_samples
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
@@ -219,12 +220,10 @@ def _holds_what_it_overwrites(program: Program) -> bool:
 def _take_rest(capture: CapturedTask, tests: "Samples | PartSamples") -> "Data | None":
     """Return the samples of evaluation that make no whole batch, where programs of their own compute them, else None.
 
-    Where all that is read of the output has samples along its first dimension, the last batch is filled up, and what
-    was added is left out. It cannot be where the model computes its loss itself, or gives parameters, too.
+    Where each row of all that is read of the output is that of one sample, the last batch is filled up, and what was
+    added is left out. It cannot be where the model computes its loss itself, or compares samples, or gives parameters.
     """
-    graph = capture.evaluation
-    computed = _find_computed(graph)
-    if all(name in computed and graph.tensors[name].shape[:1] == (capture.batch,) for name in graph.results):
+    if has_rows_of_samples(capture.evaluation):
         return None
     samples = number_samples(capture.task, tests)
     count = len(samples) % capture.batch
@@ -233,15 +232,6 @@ def _take_rest(capture: CapturedTask, tests: "Samples | PartSamples") -> "Data |
     if _list_lengths(samples):  # the last samples say which length
         return samples.rows(torch.arange(len(samples) - count, len(samples)))
     return capture.example.batch.rows(torch.arange(count))
-
-
-def _find_computed(graph: Graph) -> set[str]:
-    """Return the tensors that hang on inputs."""
-    found = {name for name, tensor in graph.tensors.items() if tensor.kind == "input"}
-    for op in graph.ops:  # in the order of execution
-        if not found.isdisjoint(op.inputs):
-            found.update(op.outputs)
-    return found
 
 
 def _list_shapes(batch: "Data") -> list[tuple[int, ...]]:

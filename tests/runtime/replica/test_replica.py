@@ -11,9 +11,11 @@ import pytest
 import torch
 from cutting import STEP, finest_cut, load, predict_cut, subject
 from places import SUPPORT
+from torch import Tensor, nn
 
 from cutset.errors import BadInput, NetworkError, ProcessLost
 from cutset.models.task import Data
+from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
@@ -122,6 +124,29 @@ def test_predictions_come_batch_by_batch_in_order(count: int) -> None:
         found = list(replica.predict(data))
         assert [len(output) for output in found] == [min(6, count - start) for start in range(0, count, 6)]
         torch.testing.assert_close(torch.cat(found), model.eval()(*data.inputs), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["time first", "compared"])
+def test_a_small_batch_is_not_filled_up_where_that_would_change_what_is_predicted(first: bool) -> None:
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.layer(x)
+            return hidden.T if first else hidden - hidden.mean(0)
+
+    model, x = Body().eval(), torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
+    graph = capture(model, None, [x])[0]
+    with Replica(programs(lower_cut(graph, one_machine_cut(graph)), training=False)) as replica:
+        for worker in replica.workers:
+            worker.states.load(collect_state(model, nn.functional.mse_loss, {}).__getitem__)
+        with torch.no_grad():
+            torch.testing.assert_close(next(replica.predict([Data((x,), ())])), model(x))
+        with pytest.raises(BadInput, match="a batch of 2 samples; the model was planned for 6") as error:
+            list(replica.predict(Data((x[:2],), ()), 1))
+    assert error.value.code == "E343"
 
 
 def test_predictions_are_made_while_the_user_looks_at_the_first() -> None:

@@ -124,6 +124,73 @@ def reconstruction() -> Task:
     )
 
 
+class TimeFirst(nn.Module):
+    """Gives as many steps of time as a batch has samples, time first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle, self.steps = nn.Linear(FEATURES, 4), nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.middle(x) + self.steps[:, None])
+
+
+def time_first() -> Task:
+    """Each step of time has another target."""
+    return Task(
+        "time first",
+        TimeFirst,
+        lambda outputs: (outputs - torch.arange(8.0)[:, None, None]).square().mean(),
+        data=lambda split: Data(numbers(96 if split == "train" else 50).inputs),
+        batch=8,
+    )
+
+
+class Similar(nn.Module):
+    """Compares each sample with all samples of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(FEATURES, 4), nn.Linear(FEATURES, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(x) @ self.right(x).T
+
+
+def contrastive() -> Task:
+    """The likeliest partner of each sample is itself."""
+    return Task(
+        "contrastive",
+        Similar,
+        lambda outputs: nn.functional.cross_entropy(outputs, torch.arange(len(outputs))),
+        data=lambda split: Data(numbers(96 if split == "train" else 50).inputs),
+        batch=8,
+    )
+
+
+class Centred(nn.Module):
+    """Takes the mean of the batch from each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(FEATURES, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.head(x)
+        return hidden - hidden.mean(0)
+
+
+def centred() -> Task:
+    """A regression on what is left of the batch's mean."""
+    return Task(
+        "centred",
+        Centred,
+        lambda outputs, y: nn.functional.mse_loss(outputs.sum(1), y),
+        data=lambda split: numbers(96 if split == "train" else 50),
+        batch=8,
+    )
+
+
 class TwoHeads(nn.Module):
     """Gives a dict, whose parts both count."""
 

@@ -163,9 +163,9 @@ def test_a_loss_inside_the_model_counts_every_sample(count: int) -> None:
     assert (scores.samples, scores.correct) == (count, None)
 
 
-@pytest.mark.parametrize("name", ["prototypes", "reconstruction"])
+@pytest.mark.parametrize("name", ["prototypes", "reconstruction", "time_first", "contrastive", "centred"])
 def test_outputs_that_are_no_samples_are_never_cut_off(name: str) -> None:
-    """The last of 50 samples make a batch of 2; the parameter has 8 rows, as many as a batch."""
+    """The last of 50 samples make a batch of 2; a parameter, or the steps of time, have 8 rows, as many as a batch."""
     spec = TaskSpec(f"{SCORED}:{name}")
     task, data, capture = load_task(spec), read_split(load_task(spec), "test"), capture_task(spec)
     model, losses = task.build(seed=3).eval(), 0.0
@@ -189,7 +189,7 @@ def test_outputs_that_are_no_samples_are_never_cut_off(name: str) -> None:
     found = MemoryNetwork().run({n: lambda channel, m=m: role(m, channel) for m, n in enumerate(NAMES)})  # type: ignore[misc]
     (cut_scores,) = [one for one in found.values() if one is not None]
     assert (cut_scores.loss, cut_scores.samples) == (pytest.approx(losses / 50, rel=1e-6), 50)
-    assert (cut_scores.correct is None) == (name == "reconstruction")
+    assert (cut_scores.correct is None) == (name != "prototypes")
     assert cut_scores.correct == scores.correct
 
 

@@ -1,0 +1,66 @@
+"""Which outputs have a row for each sample that hangs on no other one: by what models give for other samples."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.sample_rows import has_rows_of_samples
+
+BATCH, FEATURES = 6, 6
+
+
+class Body(nn.Module):
+    """Applies a function to what a layer gives."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(FEATURES, FEATURES), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(torch.tanh(self.layer(x)))
+
+
+APART: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows": lambda x: x * 2,
+    "over features": lambda x: (x - x.mean(1, keepdim=True)).softmax(1),
+    "a number each": lambda x: x.sum(1),
+    "steps of time": lambda x: x.view(BATCH, 2, 3).transpose(1, 2),
+    "attention": lambda x: nn.functional.scaled_dot_product_attention(*[x.view(BATCH, 1, 3, 2)] * 3),
+    "convolution": lambda x: nn.functional.conv1d(x[:, None], torch.ones(2, 1, 3), padding=1),
+    "with a constant": lambda x: torch.cat([x, torch.ones(BATCH, 2)], 1) + torch.arange(8.0),
+}
+TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
+    "samples second": lambda x: x.T,
+    "like each other": lambda x: x @ x.T,
+    "a mean over the batch": lambda x: x - x.mean(0),
+    "the order of samples": lambda x: x.flip(0),
+    "shares of the batch": lambda x: x.softmax(0),
+    "running sums": lambda x: x.cumsum(0),
+    "neighbours": lambda x: x + x.roll(1, 0),
+    "the first sample": lambda x: x - x[:1],
+    "several numbers each": lambda x: x.reshape(2 * BATCH, 3),
+    "one number": lambda x: x.square().mean(),
+    "no sample": lambda x: torch.arange(float(BATCH)),
+    "the largest": lambda x: x.topk(2, 0).values,
+}
+
+
+@pytest.mark.parametrize("name", [*APART, *TOGETHER])
+def test_rows_hang_on_their_own_sample_alone(name: str) -> None:
+    model, half = Body((APART | TOGETHER)[name]), BATCH // 2
+    x, other = torch.randn(2, BATCH, FEATURES, generator=torch.Generator().manual_seed(1)).unbind()
+    with torch.no_grad():
+        output, *changed = (
+            model(torch.cat(both))
+            for both in ((x[:half], x[half:]), (x[:half], other[half:]), (other[:half], x[half:]))
+        )
+    is_apart = output.shape[:1] == (BATCH,) and all(
+        torch.equal(output[same], now[same]) and not torch.equal(output, now)
+        for same, now in zip((slice(half), slice(half, None)), changed, strict=True)
+    )
+    assert is_apart == (name in APART)
+    graph, _ = capture(model.eval(), None, [x])
+    assert has_rows_of_samples(graph) == is_apart
