@@ -1,40 +1,62 @@
-"""Tells whether a model computes each row of its output from one sample of the batch alone.
+"""Tells where a model compares the samples of a batch, and whether each row of its output is that of one sample alone.
 
-Only then is the output of a small batch that of a larger one, with samples added to fill it up, less the added rows.
-What is compared across samples (a contrastive loss, a mean over the batch), has samples along another dimension or none
-at all, or is hidden in an operator without a rule, may change with the samples that were added.
+Only in the latter case is the output of a small batch that of a larger one, with samples added to fill it up, less the
+added rows. What is compared across samples (a contrastive loss, a mean over the batch), has samples along another
+dimension or none at all, or is hidden in an operator without a rule, may change with the samples that were added.
 """
 
-from .graph import OPAQUE, Follow, Graph, LoopNest, Op, Operand
+from collections.abc import Iterator
 
-MIXED = -1  # in the place of an axis: samples are mixed, or nobody knows
+from .graph import OPAQUE, Follow, Graph, Op, Operand
+
+UNKNOWN, COMPARED, SUMMED = -3, -2, -1  # in the place of the axis along which a tensor has the samples
 
 
 def has_rows_of_samples(graph: Graph) -> bool:
     """Whether row i of everything that is read of a model's output is computed from sample i alone."""
-    found = _find_sample_axes(graph)
+    found = dict(_follow_samples(graph))
     return all(found.get(name) == 0 and len(graph.tensors[name].sizes[0]) == 1 for name in graph.results)
 
 
-def _find_sample_axes(graph: Graph) -> dict[str, int]:
-    """Return the axis along which a tensor has the samples, or MIXED; nothing for tensors without any samples."""
-    inputs = [info for info in graph.tensors.values() if info.kind in ("input", "target") and info.shape]
-    found = {info.name: 0 if len(info.sizes[0]) == 1 else MIXED for info in inputs}
-    for op in graph.ops:  # in the order of execution
+def find_comparison(graph: Graph) -> Op | None:
+    """Return the first operator that is known to compare the samples of a batch, None if there is none.
+
+    One number for all samples, or a sum over them, is none unless it is used beside samples again: the loss of a batch
+    is the mean of those of its parts.
+    """
+    compared = next((name for name, axis in _follow_samples(graph) if axis == COMPARED), None)
+    return next((op for op in graph.ops if compared in op.outputs), None)
+
+
+def _follow_samples(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Yield each tensor that hangs on samples, in the order of execution, with the axis along which it has them."""
+    found = dict[str, int]()
+    for info in graph.tensors.values():
+        if info.kind in ("input", "target") and info.shape:
+            found[info.name] = 0 if len(info.sizes[0]) == 1 else UNKNOWN
+    yield from found.items()
+    for op in graph.ops:
         read = [operand for operand in op.nest.operands if operand.tensor in found]
-        axes = {_follow_samples(op, operand, found[operand.tensor]) for operand in read}
+        axes = {
+            _follow(op, operand, found[operand.tensor], of_all=not graph.tensors[op.outputs[0]].shape)
+            for operand in read
+        }
         if axes:
-            found.update(dict.fromkeys(op.outputs, axes.pop() if len(axes) == 1 else MIXED))
-    return found
+            axis = min(axes) if len(axes) == 1 or UNKNOWN in axes else COMPARED
+            found.update(dict.fromkeys(op.outputs, axis))
+            yield from ((name, axis) for name in op.outputs)
 
 
-def _follow_samples(op: Op, operand: Operand, axis: int) -> int:
-    """Return the axis of an operator's output along which the samples of an operand are, if it keeps them apart."""
-    if axis == MIXED or len(op.outputs) != 1 or op.sharding_rule == OPAQUE:
-        return MIXED
+def _follow(op: Op, operand: Operand, axis: int, *, of_all: bool) -> int:
+    """Return where an operator's output has the samples of an operand, which has them along an axis.
+
+    of_all: whether the output is one number.
+    """
+    if len(op.outputs) != 1 or op.sharding_rule == OPAQUE:
+        return UNKNOWN
+    if axis < 0 or of_all:
+        return min(axis, SUMMED)
     reading = operand.readings[axis]
-    return reading.loop if isinstance(reading, Follow) and _keeps_apart(op.nest, reading.loop) else MIXED
-
-
-def _keeps_apart(nest: LoopNest, loop: int) -> bool:
-    return nest.loops[loop].kind == "parallel" and loop not in nest.non_additive
+    if not isinstance(reading, Follow) or reading.loop in op.nest.non_additive:
+        return COMPARED
+    return {"parallel": reading.loop, "reduction": SUMMED}.get(op.nest.loops[reading.loop].kind, COMPARED)

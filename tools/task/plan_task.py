@@ -13,7 +13,7 @@ from ...partition.dataflow.carried_cut import carry_cut
 from ...partition.dataflow.cut import Cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
-from ...partition.ir.sample_rows import has_rows_of_samples
+from ...partition.ir.sample_rows import find_comparison, has_rows_of_samples
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
@@ -94,6 +94,10 @@ def complete_placement(
     if len(lengths) > 1 and len(placement.machines) > 1:
         shorter = ", ".join(map(str, lengths[:-1]))
         notes.append(f"planned for samples of length {lengths[-1]}; those of {shorter} are cut in the same proportions")
+    if placement.micro_batches > 1 and (op := find_comparison(capture.train)) is not None:
+        where = op.source or f"module {op.module}"
+        parts = f"with {placement.micro_batches} micro-batches each compares its own {placement.batch} alone"
+        notes.append(f"{op.name} ({where}) compares the samples of a batch; {parts}")
     return PlannedTask(placement, chosen, tuple(dict.fromkeys(notes)))
 
 

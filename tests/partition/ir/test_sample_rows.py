@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cutset.partition.capture.export import capture
-from cutset.partition.ir.sample_rows import has_rows_of_samples
+from cutset.partition.ir.sample_rows import find_comparison, has_rows_of_samples
 
 BATCH, FEATURES = 6, 6
 
@@ -64,3 +64,34 @@ def test_rows_hang_on_their_own_sample_alone(name: str) -> None:
     assert is_apart == (name in APART)
     graph, _ = capture(model.eval(), None, [x])
     assert has_rows_of_samples(graph) == is_apart
+
+
+COMPARES = {
+    "like each other": "matmul",
+    "a mean over the batch": "sub",
+    "the order of samples": "flip",
+    "shares of the batch": "softmax",
+    "running sums": "cumsum",
+    "neighbours": "roll",
+    "samples second": "",
+    "several numbers each": "",
+    "one number": "",
+}
+
+
+@pytest.mark.parametrize(("name", "operator"), [*COMPARES.items(), *((name, "") for name in APART)])
+def test_the_operator_that_compares_samples_is_named_but_not_the_mean_of_a_loss(name: str, operator: str) -> None:
+    model, x = Body((APART | TOGETHER)[name]), torch.zeros(BATCH, FEATURES)
+    graph, _ = capture(
+        model, lambda output, weights: (output.square().mean() + output.sum()) * weights, [x], [torch.tensor(2.0)]
+    )
+    found = find_comparison(graph)
+    assert (found.name if found else "") == operator
+
+
+def test_a_batch_norm_compares_samples_in_training_and_a_mean_over_labels_does_not() -> None:
+    model, x = nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4)), torch.zeros(BATCH, FEATURES)
+    labels = torch.zeros(BATCH, dtype=torch.int64)
+    for layers, operator in ((model, "batch_norm"), (model[:1], "")):
+        found = find_comparison(capture(layers, nn.functional.cross_entropy, [x], [labels])[0])
+        assert (found.name if found else "") == operator

@@ -17,7 +17,7 @@ from cutset.tools.samples.read_samples import read_samples
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.task.plan_request import PlanRequest
-from cutset.tools.task.plan_task import compile_other_sizes, compile_programs, load_cut, plan_task
+from cutset.tools.task.plan_task import compile_other_sizes, compile_programs, load_cut, micro_batch_spec, plan_task
 
 GOOD, BUCKETS = USER_MODELS / "good.py", f"{USER_MODELS / 'buckets.py'}:task"
 MACHINES = 3
@@ -56,6 +56,23 @@ def test_training_and_evaluation_may_compute_different_things() -> None:
     ready = capture_task(spec("mixed"))
     graphs = (ready.train, ready.evaluation)
     assert [any("shift" in op.inputs for op in graph.ops) for graph in graphs] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("model", "micro_batches", "expected"),
+    [
+        ("scored.py:centred", 2, ["sub (scored.py:"]),
+        ("scored.py:centred", 1, []),
+        ("scored.py:two_heads", 2, []),
+    ],
+)
+def test_a_note_names_what_micro_batches_compare_apart(model: str, micro_batches: int, expected: list[str]) -> None:
+    task = load_task(TaskSpec(f"{USER_MODELS}/{model}"))
+    own = micro_batch_spec(TaskSpec(model), task, micro_batches)
+    planned = plan_task(capture_task(own, task), own, PlanRequest(micro_batches=micro_batches, candidates="slices"))
+    notes = [note for note in planned.notes if "compares the samples of a batch" in note]
+    assert [note[: len(start)] for note, start in zip(notes, expected, strict=True)] == expected
+    assert all(note.endswith("; with 2 micro-batches each compares its own 4 alone") for note in notes)
 
 
 class Enormous(nn.Module):
