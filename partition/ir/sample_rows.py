@@ -3,6 +3,8 @@
 Only in the latter case is the output of a small batch that of a larger one, with samples added to fill it up, less the
 added rows. What is compared across samples (a contrastive loss, a mean over the batch), has samples along another
 dimension or none at all, or is hidden in an operator without a rule, may change with the samples that were added.
+A model that computes with the number of its samples, as in x / len(x), has it as a constant in its trace, and is not
+recognised.
 """
 
 from collections.abc import Iterator
@@ -12,10 +14,20 @@ from .graph import OPAQUE, Follow, Graph, Op, Operand
 UNKNOWN, COMPARED, SUMMED = -3, -2, -1  # in the place of the axis along which a tensor has the samples
 
 
-def has_rows_of_samples(graph: Graph) -> bool:
-    """Whether row i of everything that is read of a model's output is computed from sample i alone."""
+def has_rows_of_samples(graph: Graph) -> bool | None:
+    """Whether row i of all that is read of a model's output is computed from sample i alone, and from random draws.
+
+    None where an operator without a rule, such as an LSTM or a leaf module, hides it. A buffer in which samples are
+    kept passes them on to the next batch.
+    """
     found = dict(_follow_samples(graph))
-    return all(found.get(name) == 0 and len(graph.tensors[name].sizes[0]) == 1 for name in graph.results)
+    if any(op.writes and not found.keys().isdisjoint(op.inputs) for op in graph.ops):
+        return False
+    counts = {info.shape[:1] for info in graph.tensors.values() if info.kind == "input"}
+    hidden = {name for name in graph.results if found.get(name) == UNKNOWN and graph.tensors[name].shape[:1] in counts}
+    known = [name for name in graph.results if name not in hidden]
+    rows = all(found.get(name) == 0 and len(graph.tensors[name].sizes[0]) == 1 for name in known)
+    return None if rows and hidden else rows
 
 
 def find_comparison(graph: Graph) -> Op | None:

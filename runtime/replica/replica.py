@@ -106,19 +106,18 @@ class Replica:
         samples as the model was planned for; a smaller one is filled up, and its output cut. BadInput where that would
         change what it gives, as of a model that compares samples.
         """
-        size, can_fill = self.workers[0].program.batch, self.workers[0].program.has_rows_of_samples
+        size = self.workers[0].program.batch
         lengths = deque[int]()
 
         def batches() -> Iterator[Data]:
             for batch in _split_samples(samples, size):
-                if len(batch) < size and not can_fill:
-                    facts = f"a batch of {len(batch)} samples; the model was planned for {size}, and compares samples"
-                    fix = f"batches of {size}, or plan again with --batch {len(batch)}"
-                    raise BadInput("E343", f"{facts} or gives no row for each", fix=fix)
+                self._require_whole(len(batch))
                 lengths.append(len(batch))
                 yield batch if len(batch) == size else _fill_up(batch, size)
 
         self._check_mode(training=False)
+        if isinstance(samples, Data):
+            self._require_whole(len(samples) % size)
         feed = self._feed = BatchFeed(
             batches(), readers=len(self.workers), ahead=1 + max(worker.cap for worker in self.workers)
         )
@@ -142,14 +141,23 @@ class Replica:
             while None not in (pieces := [out.get() for out in outputs]):
                 feed.count_consumed()
                 output = self._output([piece for some in pieces for piece in some or ()])
+                whole = output.shape[:1] != (size,)
                 rows = lengths.popleft()
-                yield output[:rows] if can_fill else output
+                yield output if whole else output[:rows]
         finally:
             feed.end()
             wait(futures)
             self._feed = None
             if errors:
                 raise errors[0]
+
+    def _require_whole(self, count: int) -> None:
+        """BadInput where a batch of so many samples would have to be filled up, and that would change its output."""
+        program = self.workers[0].program
+        if program.compares_samples and 0 < count < program.batch:
+            facts = f"a batch of {count} samples; the model was planned for {program.batch}, and its output has no row "
+            fix = f"batches of {program.batch} samples, or a plan for batches of {count}"
+            raise BadInput("E343", f"{facts}for each that depends on no other", fix=fix)
 
     def _check_mode(self, *, training: bool) -> None:
         """BadInput where the replica was not made for what is asked of it, or is still at work."""

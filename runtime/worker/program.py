@@ -112,7 +112,8 @@ class Program(msgspec.Struct, frozen=True):
     after whose backward its gradient goes back. results: pieces of the loss, or of what is read of the output, that
     this machine computes. output: how these are nested; None where there is one tensor.
     samples: by name, the shape that one sample of each input and target has, whichever machine reads it.
-    has_rows_of_samples: whether each row of the output is computed from one sample alone, see `ir.sample_rows`.
+    compares_samples: whether it is known that not each row of the output is computed from one sample alone, see
+    `ir.sample_rows`.
     one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
     depth: pipeline stages from this machine to the end of the model, its own counted in. Machines that wait for each
     other in forward make up one stage. plan: a digest of model and cut, the same for all programs of one cut.
@@ -144,14 +145,14 @@ class Program(msgspec.Struct, frozen=True):
     done_listeners: tuple[int, ...] = ()
     done_source: int = -1
     output: OutputLayout | None = None
-    has_rows_of_samples: bool = False
+    compares_samples: bool = False
 
 
 def programs(dataflow: Dataflow, *, training: bool) -> list[Program]:
     """The program of every machine of a cut. training: whether gradients are wanted."""
     depths, plan = pipeline_depths(dataflow), _digest(dataflow)
     ahead = needs_backpressure(dataflow, training=training)
-    has_rows = not training and has_rows_of_samples(dataflow.model)
+    compares_samples = not training and has_rows_of_samples(dataflow.model) is False
     end = next((dataflow.pieces[piece].machine for piece in dataflow.results), -1)
     return [
         msgspec.structs.replace(
@@ -160,7 +161,7 @@ def programs(dataflow: Dataflow, *, training: bool) -> list[Program]:
             plan=plan,
             done_listeners=tuple(ahead) if machine == end else (),
             done_source=end if machine in ahead else -1,
-            has_rows_of_samples=has_rows,
+            compares_samples=compares_samples,
         )
         for machine in range(dataflow.cut.machines)
     ]

@@ -164,11 +164,20 @@ def compile_other_sizes(
         for batch, what in _find_other_sizes(capture, samples):
             graph = capture_size(batch, what, training=True)
             trained.append(_compile_training(capture.train, placed, graph, what))
-    sizes = _find_other_sizes(capture, tests)
+    graphs = [capture_size(batch, what, training=False) for batch, what in _find_other_sizes(capture, tests)]
     rest = _take_rest(capture, tests)
-    for batch, what in [*sizes, *([] if rest is None else [(rest, f"{len(rest)} samples")])]:
-        graph = capture_size(batch, what, training=False)
-        evaluated.append(programs(lower_cut(graph, carry_cut(capture.train, placed, graph)), training=False))
+    if rest is not None:
+        what = f"{len(rest)} sample" + "s" * (len(rest) > 1)
+        try:
+            graphs.append(capture_size(rest, what, training=False))
+        except BadInput as error:
+            facts = f"the last test batch, of {what}: {error.facts}"
+            if has_rows_of_samples(capture.evaluation) is False:
+                raise BadInput(error.code, facts, fix=f"test samples that batches of {capture.batch} divide") from error
+            notes.append(f"{facts}; it is filled up with samples, whose rows are left out again")
+    evaluated += [
+        programs(lower_cut(graph, carry_cut(capture.train, placed, graph)), training=False) for graph in graphs
+    ]
     return OtherSizes(trained, evaluated, constants, tuple(dict.fromkeys(notes)))
 
 
@@ -225,7 +234,8 @@ def _take_rest(capture: CapturedTask, tests: "Samples | PartSamples") -> "Data |
     """Return the samples of evaluation that make no whole batch, where programs of their own compute them, else None.
 
     Where each row of all that is read of the output is that of one sample, the last batch is filled up, and what was
-    added is left out. It cannot be where the model computes its loss itself, or compares samples, or gives parameters.
+    added is left out. It cannot be where the model computes its loss itself, or compares samples, or gives parameters,
+    and is not where an operator without a rule hides whether it can.
     """
     if has_rows_of_samples(capture.evaluation):
         return None

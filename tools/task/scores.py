@@ -1,9 +1,9 @@
 """How well a model does on samples: loss, accuracy and the task's metrics, of a model that is cut or is not.
 
 The batches of a split stream through the machines of a cut model; the one with the output measures. The last batch of
-a cut model is filled up with the last sample, and what is measured are the samples that there are. Where an output has
-no samples, as a loss that the model computes itself, and where the model is not cut, the last batch is computed as
-short as it is.
+a cut model is filled up with the last sample, and what is measured are the samples that there are. Where an output may
+have no row for each sample that depends on no other, as a loss that the model computes itself, and where the model is
+not cut, the last batch is computed as short as it is.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""Which outputs have a row for each sample that hangs on no other one: by what models give for other samples."""
+"""Which outputs have a row for each sample that depends on no other one: by what models give for other samples."""
 
 from collections.abc import Callable
 
@@ -49,7 +49,7 @@ TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", [*APART, *TOGETHER])
-def test_rows_hang_on_their_own_sample_alone(name: str) -> None:
+def test_rows_depend_on_their_own_sample_alone(name: str) -> None:
     model, half = Body((APART | TOGETHER)[name]), BATCH // 2
     x, other = torch.randn(2, BATCH, FEATURES, generator=torch.Generator().manual_seed(1)).unbind()
     with torch.no_grad():
@@ -95,3 +95,40 @@ def test_a_batch_norm_compares_samples_in_training_and_a_mean_over_labels_does_n
     for layers, operator in ((model, "batch_norm"), (model[:1], "")):
         found = find_comparison(capture(layers, nn.functional.cross_entropy, [x], [labels])[0])
         assert (found.name if found else "") == operator
+
+
+class Recurrent(nn.Module):
+    """An operator without a rule; what is read of it may be one number."""
+
+    def __init__(self, *, sums: bool) -> None:
+        super().__init__()
+        self.lstm, self._sums = nn.LSTM(FEATURES, 4, batch_first=True), sums
+
+    def forward(self, x: Tensor) -> Tensor:
+        output, _ = self.lstm(x[:, None])
+        return output.sum() if self._sums else output
+
+
+class Remembering(nn.Module):
+    """Takes what it has kept of the last batch from each sample of this one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = x - self.kept
+        self.kept.copy_(x.mean(0))
+        return output
+
+
+def test_an_operator_without_a_rule_hides_whether_it_compares_samples() -> None:
+    for model, expected in ((Recurrent(sums=False), None), (Recurrent(sums=True), False)):
+        graph, _ = capture(model.eval(), None, [torch.zeros(BATCH, FEATURES)])
+        assert has_rows_of_samples(graph) is expected
+        assert find_comparison(graph) is None
+
+
+def test_what_a_batch_leaves_in_a_buffer_reaches_the_samples_of_the_next() -> None:
+    graph, _ = capture(Remembering().eval(), None, [torch.zeros(BATCH, FEATURES)])
+    assert has_rows_of_samples(graph) is False

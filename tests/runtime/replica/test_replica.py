@@ -144,9 +144,26 @@ def test_a_small_batch_is_not_filled_up_where_that_would_change_what_is_predicte
             worker.states.load(collect_state(model, nn.functional.mse_loss, {}).__getitem__)
         with torch.no_grad():
             torch.testing.assert_close(next(replica.predict([Data((x,), ())])), model(x))
-        with pytest.raises(BadInput, match="a batch of 2 samples; the model was planned for 6") as error:
-            list(replica.predict(Data((x[:2],), ()), 1))
-    assert error.value.code == "E343"
+        for few in (Data((x[:2],), ()), [Data((x,), ()), Data((x[:2],), ())], Data((torch.cat([x, x[:2]]),), ())):
+            with pytest.raises(BadInput, match="a batch of 2 samples; the model was planned for 6") as error:
+                list(replica.predict(few, 1))
+            assert error.value.code == "E343"
+
+
+def test_a_small_batch_is_filled_up_where_nobody_knows_whether_samples_are_compared() -> None:
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(6, 6, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x[:, None])[0]
+
+    model, x = Body().eval(), torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
+    graph = capture(model, None, [x[:6]])[0]
+    with Replica(programs(lower_cut(graph, one_machine_cut(graph)), training=False)) as replica, torch.no_grad():
+        replica.workers[0].states.load(collect_state(model, nn.functional.mse_loss, {}).__getitem__)
+        torch.testing.assert_close(torch.cat(list(replica.predict(Data((x,), ())))), model(x))
 
 
 def test_predictions_are_made_while_the_user_looks_at_the_first() -> None:

@@ -11,7 +11,8 @@ from places import USER_MODELS
 from torch import Tensor, nn
 
 from cutset.errors import BadInput, Infeasible
-from cutset.models.task import Task, make_example_batches
+from cutset.models.task import Data, Task, make_example_batches
+from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.placement.placement_file import to_json
 from cutset.tools.samples.read_samples import read_samples
 from cutset.tools.task.capture_task import CapturedTask, capture_task
@@ -73,6 +74,42 @@ def test_a_note_names_what_micro_batches_compare_apart(model: str, micro_batches
     notes = [note for note in planned.notes if "compares the samples of a batch" in note]
     assert [note[: len(start)] for note, start in zip(notes, expected, strict=True)] == expected
     assert all(note.endswith("; with 2 micro-batches each compares its own 4 alone") for note in notes)
+
+
+class FixedState(nn.Module):
+    """Begins with a state for four samples, no more and no fewer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(1, 4, 3)
+        return self.lstm(x[:, None], (state, state))[0][:, 0]
+
+
+class Normed(nn.Module):
+    """Cannot normalise one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 3), nn.BatchNorm1d(3, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x))
+
+
+def test_a_last_test_batch_that_the_model_does_not_take_is_filled_up_if_that_may_be_and_named_else() -> None:
+    tests = Data((torch.zeros(5, 8),), (torch.zeros(5, dtype=torch.int64),))
+    capture = of_model(FixedState, 8)
+    others = compile_other_sizes(capture, TaskSpec("own"), one_machine_cut(capture.train), tests, training=False)
+    assert others.evaluations == []
+    assert [note.partition(": ")[0] for note in others.notes] == ["the last test batch, of 1 sample"]
+    assert others.notes[0].endswith("; it is filled up with samples, whose rows are left out again")
+    capture = of_model(Normed, 8)
+    with pytest.raises(BadInput, match="the last test batch, of 1 sample: ") as error:
+        compile_other_sizes(capture, TaskSpec("own"), one_machine_cut(capture.train), tests, training=False)
+    assert error.value.fix == "test samples that batches of 4 divide"
 
 
 class Enormous(nn.Module):
