@@ -2,12 +2,11 @@
 
 Only in the latter case is the output of a small batch that of a larger one, with samples added to fill it up, less the
 added rows. What is compared across samples (a contrastive loss, a mean over the batch), has samples along another
-dimension or none at all, or is hidden in an operator without a rule, may change with the samples that were added.
-A model that computes with the number of its samples, as in x / len(x), has it as a constant in its trace, and is not
-recognised.
+dimension or none at all, or is hidden in an operator without a rule, may change with the samples that were added. So
+may what is computed with their number or their place in the batch, which are constants in a trace.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from .graph import OPAQUE, Follow, Graph, Op, Operand
 
@@ -17,8 +16,8 @@ UNKNOWN, COMPARED, SUMMED = -3, -2, -1  # in the place of the axis along which a
 def has_rows_of_samples(graph: Graph) -> bool | None:
     """Whether row i of all that is read of a model's output is computed from sample i alone, and from random draws.
 
-    None where an operator without a rule, such as an LSTM or a leaf module, hides it. A buffer in which samples are
-    kept passes them on to the next batch.
+    None where an operator without a rule, such as an LSTM or a leaf module, hides it, or where the number of samples or
+    their place in the batch may matter. A buffer in which samples are kept passes them on to the next batch.
     """
     found = dict(_follow_samples(graph))
     if any(op.writes and not found.keys().isdisjoint(op.inputs) for op in graph.ops):
@@ -27,7 +26,21 @@ def has_rows_of_samples(graph: Graph) -> bool | None:
     hidden = {name for name in graph.results if found.get(name) == UNKNOWN and graph.tensors[name].shape[:1] in counts}
     known = [name for name in graph.results if name not in hidden]
     rows = all(found.get(name) == 0 and len(graph.tensors[name].sizes[0]) == 1 for name in known)
-    return None if rows and hidden else rows
+    return None if rows and (hidden or _may_count(graph, found)) else rows
+
+
+def _may_count(graph: Graph, found: Mapping[str, int]) -> bool:
+    """Whether an operator has the number of samples as an argument, or a value for each place in the batch."""
+    counts = {info.shape[0] for info in graph.tensors.values() if info.kind == "input" and info.shape}
+    for op in graph.ops:
+        axis = found.get(op.outputs[0], UNKNOWN)
+        if axis < 0:
+            continue
+        numbers = [value for value in op.arguments.values() if isinstance(value, int | float)]
+        others = [operand.readings for operand in op.nest.operands if operand.tensor not in found]
+        if not counts.isdisjoint(numbers) or any(Follow(axis) in readings for readings in others):
+            return True
+    return False
 
 
 def find_comparison(graph: Graph) -> Op | None:

@@ -30,7 +30,7 @@ APART: dict[str, Callable[[Tensor], Tensor]] = {
     "steps of time": lambda x: x.view(BATCH, 2, 3).transpose(1, 2),
     "attention": lambda x: nn.functional.scaled_dot_product_attention(*[x.view(BATCH, 1, 3, 2)] * 3),
     "convolution": lambda x: nn.functional.conv1d(x[:, None], torch.ones(2, 1, 3), padding=1),
-    "with a constant": lambda x: torch.cat([x, torch.ones(BATCH, 2)], 1) + torch.arange(8.0),
+    "with a constant": lambda x: nn.functional.pad(x, (0, 2), value=1.0) + torch.arange(8.0),
 }
 TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
     "samples second": lambda x: x.T,
@@ -95,6 +95,23 @@ def test_a_batch_norm_compares_samples_in_training_and_a_mean_over_labels_does_n
     for layers, operator in ((model, "batch_norm"), (model[:1], "")):
         found = find_comparison(capture(layers, nn.functional.cross_entropy, [x], [labels])[0])
         assert (found.name if found else "") == operator
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x / len(x),
+        lambda x: x * torch.linspace(0.0, 1.0, len(x))[:, None],
+        lambda x: torch.cat([x, torch.arange(float(len(x)))[:, None]], 1),
+        lambda x: x.view(len(x), 2, 3).sum(1) ** len(x),
+    ],
+)
+def test_what_is_computed_with_the_number_of_samples_is_not_for_another_number(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    model, x = Body(function), torch.randn(11, FEATURES)
+    graph, _ = capture(model.eval(), None, [x])
+    assert has_rows_of_samples(graph) is None
 
 
 class Recurrent(nn.Module):
