@@ -120,9 +120,18 @@ def _show_unexpected(error: Exception) -> int:
         return _show_error(limit_error(f"this process may open no more files: {error}"))
     if (out_of_memory := out_of_memory_error(error, "this process")) is not None:
         return _show_error(out_of_memory)
+    if _comes_of_printing(error):
+        facts = f"what the command prints cannot be written: {getattr(error, 'strerror', error)}"
+        return _show_error(UsageError("E222", facts, fix="send it to where there is room"))
     traceback.print_exc()
     click.echo("this is a bug in cutset; please report it with the lines above", err=True)
     return 1
+
+
+def _comes_of_printing(error: Exception) -> bool:
+    """Whether an error is one of writing to stdout or stderr, as where a disk is full."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, OSError) and frame.f_globals["__name__"] in (click.utils.__name__, "rich.console")
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

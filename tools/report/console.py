@@ -4,6 +4,8 @@ Results go to stdout; progress and errors to stderr, so that `--json` output sta
 without NO_COLOR, which rich heeds by itself.
 """
 
+import errno
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -36,10 +38,19 @@ _MAX_CROSSINGS = 8
 _MAX_CANDIDATES = 15
 
 
+class _ResultConsole(Console):
+    """A console on stdout; where its reader has ended, as in `cutset plan | head -1`, click ends the command."""
+
+    def on_broken_pipe(self) -> None:
+        """Do not end as rich does, with an error."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console that does not break lines at 80 columns if no terminal sets a width."""
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PLAIN_WIDTH)
+    kind = Console if stderr else _ResultConsole
+    console = kind(stderr=stderr, highlight=False)
+    return console if console.is_terminal else kind(stderr=stderr, highlight=False, width=_PLAIN_WIDTH)
 
 
 def print_result(result: Mapping[str, Any], *, console: Console | None = None) -> None:
