@@ -21,7 +21,7 @@ LAST_LINES = 20
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 8192
 REPRODUCIBLE = "AUTO"  # value of MKL_CBWR; see `role_environment`
-SPINS = "300"  # value of GOMP_SPINCOUNT, some microseconds; see `role_environment`
+SPINS = "10000"  # value of GOMP_SPINCOUNT, some tenths of a millisecond; see `role_environment`
 BLAS_SLEEPS = {"OPENBLAS_THREAD_TIMEOUT": "4"}  # numpy's threads sleep at once: else they spin, from the import on
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # of GLIBC_TUNABLES: madvise for what malloc takes; see `role_environment`
 _SERVER_EXIT_S = 5.0  # from closing a server's socket to its end
@@ -41,7 +41,8 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
     of the processor. A setting of the user's is kept.
 
     Speed: OpenMP teams of several processes that spin for long would starve each other; but where threads sleep at
-    once, a step of many small operators takes several times as long on a virtual machine, whose cores wake up slowly.
+    once, or before the next operator has begun, a step takes several times as long on a virtual machine, whose cores
+    wake up slowly.
     glibc would return large buffers to the kernel and fault them in again at every message; these settings make it keep
     them. It also asks for huge pages, with which an update goes through memory faster; tunables of the user's
     are kept.
@@ -49,7 +50,7 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
     return {
         "MKL_CBWR": REPRODUCIBLE,
         **BLAS_SLEEPS,
-        **({"GOMP_SPINCOUNT": SPINS} if threads > 1 else {}),
+        "GOMP_SPINCOUNT": SPINS,  # with one thread, too: who measures the machine makes steps with all cores as well
         **base,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -51,7 +51,7 @@ def test_a_role_gets_its_threads_and_no_secret_where_others_can_look() -> None:
     got = launcher.results["worker 0"]
     environ = got["environ"]
     assert (got["threads"], environ["OMP_NUM_THREADS"], environ["OMP_WAIT_POLICY"]) == (2, "2", "passive")
-    assert environ["GOMP_SPINCOUNT"] == "300"
+    assert environ["GOMP_SPINCOUNT"] == "10000"  # fewer are over before the next operator begins
     assert environ["MARK"] == "kept"
     secret = launcher._hosts.keys(LOCAL).secret
     assert secret not in str(environ) + str(got["argv"])
