@@ -54,7 +54,7 @@ def find_comparison(graph: Graph) -> Op | None:
 
 
 def _follow_samples(graph: Graph) -> Iterator[tuple[str, int]]:
-    """Yield each tensor that hangs on samples, in the order of execution, with the axis along which it has them."""
+    """Yield each tensor that depends on samples, in the order of execution, with the axis along which it has them."""
     found = dict[str, int]()
     for info in graph.tensors.values():
         if info.kind in ("input", "target") and info.shape:

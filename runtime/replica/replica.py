@@ -155,9 +155,9 @@ class Replica:
         """BadInput where a batch of so many samples would have to be filled up, and that would change its output."""
         program = self.workers[0].program
         if program.compares_samples and 0 < count < program.batch:
-            facts = f"a batch of {count} samples; the model was planned for {program.batch}, and its output has no row "
+            facts = f"a batch of {count} samples; the model was planned for {program.batch}, and compares samples"
             fix = f"batches of {program.batch} samples, or a plan for batches of {count}"
-            raise BadInput("E343", f"{facts}for each that depends on no other", fix=fix)
+            raise BadInput("E343", f"{facts} or has no row for each", fix=fix)
 
     def _check_mode(self, *, training: bool) -> None:
         """BadInput where the replica was not made for what is asked of it, or is still at work."""

@@ -117,34 +117,6 @@ def test_help_is_no_error(cutset: Cutset, arguments: list[str]) -> None:
     assert (outcome.code, outcome.err) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", [["schema"], ["show", "PLACEMENT"]], ids=["click", "rich"])
-def test_a_reader_that_goes_away_is_no_error(placement: Path, arguments: list[str]) -> None:
-    """As in `cutset schema | head -1`."""
-    command = [str(Path(sys.executable).with_name("cutset")), *put_path(arguments, placement)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait(60) == 0
-
-
-@pytest.mark.parametrize("arguments", [["schema"], ["--version"], ["show", "PLACEMENT"]])
-def test_a_full_disk_where_the_output_goes_is_an_error_in_words(placement: Path, arguments: list[str]) -> None:
-    command = [str(Path(sys.executable).with_name("cutset")), *put_path(arguments, placement)]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert done.returncode == USAGE
-    assert done.stderr == (
-        "error E222: what the command prints cannot be written: No space left on device\n"
-        "  fix: send it to where there is room\n"
-    )
-
-
-def put_path(arguments: list[str], placement: Path) -> list[str]:
-    return [str(placement) if one == "PLACEMENT" else one for one in arguments]
-
-
 # The command itself --------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The help of the command, and its errors for programs."""
+"""The help of the command, its errors for programs, and what it does where nobody takes its output."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from places import USER_MODELS
 from cutset.tools.commands.cli import cli
 
 TASK = f"{USER_MODELS / 'good.py'}:task"
+PLAN = ["plan", TASK, "--cluster", "desktop"]
 
 
 def test_the_help_lists_every_command_with_a_whole_sentence(cutset: Cutset) -> None:
@@ -64,3 +65,27 @@ def test_shells_complete_commands_and_options(typed: str, offered: str) -> None:
             [Path(sys.executable).with_name("cutset")], env={**os.environ, **words}, capture_output=True, check=True
         )
         assert offered in done.stdout.decode()
+
+
+@pytest.mark.parametrize("arguments", [["schema"], PLAN], ids=["click", "rich"])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+    """As in `cutset schema | head -1`."""
+    command = [str(Path(sys.executable).with_name("cutset")), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["--version"], PLAN])
+def test_a_full_disk_where_the_output_goes_is_an_error_in_words(arguments: list[str]) -> None:
+    command = [str(Path(sys.executable).with_name("cutset")), *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == USAGE
+    assert done.stderr == (
+        "error E222: what the command prints cannot be written: No space left on device\n"
+        "  fix: send it to where there is room\n"
+    )
