@@ -21,7 +21,8 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a run was, as the manifest of its checkpoint says.
 
     run: the number of the run in its folder, 0 where nothing says it. samples: that all replicas together had seen.
-    step: that each replica had come to; batch: samples of one.
+    step: that each replica had come to; batch: samples of one. epoch_samples: of one pass through the data, 0 where
+    nobody knew it.
     written: seconds since 1970, for people; clocks are put back.
     """
 
@@ -29,6 +30,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     samples: Count
     step: Count = 0
     batch: Count = 0
+    epoch_samples: Count = 0
     written: float = 0.0
 
 

@@ -38,10 +38,12 @@ from .job import Job, most_roles
 from .process_specs import TrainingSpec
 from .replica_plan import ReplicaPlan, has_sparse_gradients
 from .resume import (
+    COUNTED_TWICE,
     ResumeState,
     carry_best,
     check_same_parameters,
     check_same_stream,
+    describe_new_count,
     describe_new_state,
     find_masters,
     initial_weights_file,
@@ -73,7 +75,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     training = _make_training_spec(config, plan, trial, start, staged)
     names, resumed = state_names(weights.model), list[str]()
     if start is not None:
-        resumed = [*start.notes, *_describe_new_batches(start, plan.batch, trial)]
+        resumed = [*start.notes, *_describe_new_order(start, plan.batch, trial, method)]
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     groups, ties = config.parameter_groups, list_ties(weights.model)
     base = _choose_optimizer(config, method, plan.task)
@@ -232,13 +234,18 @@ def _divide_steps(start: ResumeState | None, trial: DryRun, step_samples: int, m
     return steps, 0 if knows_itself else rest
 
 
-def _describe_new_batches(start: ResumeState, batch: int, trial: DryRun) -> list[str]:
-    """Return a note where the rest of an epoch is not what was left of it, as buckets are divided by the batch."""
-    before = start.progress.batch
-    if not trial.has_buckets or before in (0, batch) or not trial.samples or start.samples % trial.samples == 0:
+def _describe_new_order(start: ResumeState, batch: int, trial: DryRun, method: "AnyMethod") -> list[str]:
+    """Return a note where the rest of an epoch is not what was left of it: samples come in an order that depends on how
+    many there are, and batches of buckets on their size, too. Parts of a stream have orders of their own, and a batch
+    method takes all samples.
+    """
+    before = start.progress
+    has_begun = any(count and start.samples % count for count in (before.epoch_samples, trial.samples))
+    if trial.parts or isinstance(method, Sandblaster) or not has_begun:
         return []
-    facts = f"batches of buckets have {batch} samples now, not {before}"
-    return [f"{facts}: in the epoch that had begun some samples count twice, and some not at all"]
+    if trial.has_buckets and before.batch not in (0, batch):
+        return [f"batches of buckets have {batch} samples now, not {before.batch}: {COUNTED_TWICE}"]
+    return describe_new_count(start, trial.samples)
 
 
 def _settle_monitor(config: RunConfig, plan: ReplicaPlan, trial: DryRun, staged: Path) -> Monitor | None:

@@ -45,6 +45,7 @@ def describe_checkpoint(job: "Job", step: int, stream: Position | None = None) -
         "step": step,
         "samples": job.training.first_sample + step * job.replicas * job.training.batch,
         "batch": job.training.batch,
+        "epoch_samples": job.training.samples,
         "seed": job.config.seed,
         "method": job.method.name,
         "optimizer": job.optimizer.name,

@@ -38,7 +38,8 @@ class TrainingSpec(msgspec.Struct, frozen=True):
 
     checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last; checkpoint_s: seconds
     between two, 0 where they go by steps. Where they go by time, only those are made of which the launcher tells all in
-    advance (checkpoint_timing.py). samples: that an epoch has, 0 where nobody knows; then `steps` is OPEN_ENDED.
+    advance (checkpoint_timing.py). samples: that an epoch has, 0 where nobody knows. `steps` is OPEN_ENDED then, and
+    where a script keeps its own loop.
 
     monitor: tells the best weights, which are kept, and may end the training; may_stop: it may end early for another
     reason. parts: of a stream, 0 where samples are numbered; epochs: of it.

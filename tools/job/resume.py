@@ -29,6 +29,7 @@ from .export_weights import BEST_KEY, copy_whole
 from .stream_position import LOOPS, LoopPosition, StreamPosition
 
 WEIGHTS, STATE = "resumed.safetensors", "resumed-{}.safetensors"
+COUNTED_TWICE = "in an epoch that had begun some samples count twice, and some not at all"
 MAX_NAMED = 5  # parameters, at most, that an error lists
 
 
@@ -139,6 +140,15 @@ def describe_new_state(state: ResumeState | None, optimizer: AnyOptimizer) -> li
     has = set[str]() if state is None else set(state.optimizer_state)
     new = [] if state is None else sorted(optimizer.init_state(torch.empty(0)).keys() - has)
     return [f"the checkpoint has no {' and '.join(new)} of the parameters, which begins anew"] if new else []
+
+
+def describe_new_count(state: ResumeState | None, samples: int) -> list[str]:
+    """Return a remark where the data has other samples than in the run before. samples: of a pass, 0 if not known."""
+    before = 0 if state is None else state.progress.epoch_samples
+    if not before or not samples or before == samples:
+        return []
+    facts = f"the data has {samples:,} samples now, not {before:,} as when the checkpoint was made"
+    return [f"{facts}, so that they come in another order: {COUNTED_TWICE}"]
 
 
 def remove_resumed(out: Path) -> None:

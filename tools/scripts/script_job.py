@@ -29,6 +29,7 @@ from ..job.process_specs import Script, TrainingSpec, unique_job_name
 from ..job.resume import (
     ResumeState,
     check_same_parameters,
+    describe_new_count,
     describe_new_state,
     find_masters,
     initial_weights_file,
@@ -74,6 +75,7 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
         slices = slice_parameters([elements], config.shards or 1, whole=False)
         training = _make_training_spec(config, described, start)
         loops, again = _resume_loops(start, training, lock_step=method.lock_step)
+        again += describe_new_count(start, training.samples)
         training = msgspec.structs.replace(training, masters=find_masters(start, staged / INITIAL))
         return Job(
             config,
@@ -146,6 +148,7 @@ def _make_training_spec(config: RunConfig, described: ModelDescription, start: R
         seed=config.seed,
         replicas=config.replicas,
         steps=OPEN_ENDED,
+        samples=described.samples,
         evaluate_every=0,
         folder=str(config.folder.resolve()),
         start_step=start_step,

@@ -5,6 +5,7 @@ nothing: so the script still runs as it is.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from ...errors import BadInput
 from ...ps.optimizers.parameter_groups import Grouped
@@ -36,14 +37,15 @@ class ModelDescription(msgspec.Struct, frozen=True):
     """What the launcher has to know of what a script prepares.
 
     regions: where the trained parameters lie in the flat buffer. names: from each in the state_dict to the one that the
-    run has for the tensor. optimizer: of the shards. batch: samples of a batch, 1 where nobody knows. weights: the path
-    of the file with the first weights.
+    run has for the tensor. optimizer: of the shards. batch: samples of a batch, 1 where nobody knows. samples: of one
+    pass over the data, 0 where nobody knows.
     """
 
     regions: list[Region]
     names: dict[str, str]
     optimizer: RatedOptimizer | Grouped
     batch: int
+    samples: int = 0
 
 
 class Described(BaseException):
@@ -194,7 +196,7 @@ def describe_model(
     rated: list[RatedOptimizer] = [Scheduled(one, GivenRate()) for one in options]
     used = {number for _, number in ranges}
     shared = Grouped(rated, [ranges]) if len(used) > 1 else rated[used.pop()]
-    return ModelDescription(regions, state_names(model), shared, batch or _find_batch(data))
+    return ModelDescription(regions, state_names(model), shared, batch or _find_batch(data), _count_samples(data))
 
 
 def _find_batch(data: Sequence[Any]) -> int:
@@ -202,6 +204,18 @@ def _find_batch(data: Sequence[Any]) -> int:
     loaders = [one for one in data if isinstance(one, DataLoader)]
     sizes = [size for one in loaders for size in (one.batch_size, getattr(one.batch_sampler, "batch_size", None))]
     return next((size for size in sizes if isinstance(size, int) and size > 0), 1)
+
+
+def _count_samples(data: Sequence[Any]) -> int:
+    """Return the samples of a pass over a DataLoader whose order depends on them, 0 where it does not say."""
+    for one in data:
+        if isinstance(one, DataLoader) and not isinstance(one.dataset, IterableDataset):
+            is_plain = one.batch_sampler is None or getattr(one.batch_sampler, "sampler", None) is one.sampler
+            if is_plain and isinstance(one.sampler, SequentialSampler):
+                continue  # more samples come after those that were there
+            with suppress(TypeError, NotImplementedError):  # a sampler need not have a length
+                return len(one.sampler)  # type: ignore[arg-type]
+    return 0
 
 
 def _list_weights(model: nn.Module) -> dict[str, torch.Tensor]:

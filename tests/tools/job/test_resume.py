@@ -130,6 +130,19 @@ def test_steps_are_counted_by_samples(run: Path, options: RunConfig, tmp_path: P
     assert (job.training.start_step, job.training.steps) == (3, 12)
 
 
+@pytest.mark.parametrize(("before", "says"), [(0, False), (96, False), (90, True)])
+def test_of_data_with_other_samples_it_says_that_their_order_is_another_one(
+    run: Path, options: RunConfig, before: int, says: bool
+) -> None:
+    """Samples come in an order that depends on how many there are; a checkpoint that does not say it is left alone."""
+    job = prepare(options)
+    assert describe_checkpoint(job, 3)["epoch_samples"] == job.training.samples == 96
+    third = written(job, run / "checkpoints" / "000003", 4, epoch_samples=before)
+    notes = [note for note in prepare(replace(options, out=run.parent / "new", resume=third)).notes if "count" in note]
+    expected = "the data has 96 samples now, not 90 as when the checkpoint was made, so that they come in another order"
+    assert [note.startswith(expected) for note in notes] == [True] * says
+
+
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_none_is_trained_on_again_by_other_replicas(
     run: Path, options: RunConfig, tmp_path: Path, replicas: int

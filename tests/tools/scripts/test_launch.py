@@ -138,6 +138,9 @@ def test_it_resumes_from_a_checkpoint(tmp_path: Path) -> None:
     assert run.code == 0, run.notes
     assert [one["start"] for one in run.replicas.values()] == [16, 16]
     assert run.replicas["replica-0"]["weights"] == pytest.approx(train_plainly(2, 5), abs=1e-12)
+    assert "samples now" not in run.notes
+    more = Launched(tmp_path / "more", *options, arguments=("--epochs", "3", "--count", "72"))
+    assert "the data has 72 samples now, not 64 as when the checkpoint was made" in more.notes
     other = Launched(tmp_path / "third", "--resume", str(first.out), arguments=("--epochs", "5"))
     assert "E292" in other.notes
 
