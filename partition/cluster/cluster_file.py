@@ -1,6 +1,6 @@
 """`cluster.toml`: the machines to plan for, as a file. `cutset probe` writes one; a person may, too.
 
-    [network]                         # between any two machines, each way; each has a card of its own
+    [network]                         # between any two machines, each way; each has a card, or shares that of its host
     bandwidth = "1 Gbit/s"
     latency = "0.2 ms"
 
@@ -11,7 +11,7 @@
     [[machine]]
     name = "desk"
     count = 2                         # so many alike: "desk 0", "desk 1"; 1 if left out
-    host = "left"                     # on which they are, as processes or cards; may be left out
+    host = "left"                     # on which they are, as processes or GPUs, sharing its card; may be left out
     flops = "50 GFLOP/s"              # of large matrix products
     memory = "16 GB"
     memory_bandwidth = "10 GB/s"      # this and all below may be left out
@@ -30,7 +30,7 @@
     pooling = "1 GFLOP/s"
     convolution = { forward = "60 GFLOP/s", backward = "40 GFLOP/s", start = "50 us", gradient = "20 us" }
 
-    [machine.network]                 # its own card
+    [machine.network]                 # its own card, on a host too
     out = "100 Mbit/s"
     in = "1 Gbit/s"
     latency = "5 ms"
@@ -59,6 +59,7 @@ Numbers without a unit are bytes, bytes/s, seconds and FLOP/s. What is left out 
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations, takewhile
@@ -72,6 +73,7 @@ from ...whole_file import write_whole
 from .cluster_tables import (
     ClusterTables,
     CostsTable,
+    InsideTable,
     LinkTable,
     MachineTable,
     NetworkCardTable,
@@ -83,7 +85,7 @@ from .cluster_tables import (
     quantity_fields,
     suggest,
 )
-from .machines import MAX_MACHINES, Cluster, Machine, NetworkLink, SharedCores
+from .machines import MAX_MACHINES, Cluster, Machine, NetworkLink, SharedCard, SharedCores
 from .quantities import Bandwidth, Duration
 
 PROBE = "cutset probe -o cluster.toml"
@@ -125,7 +127,8 @@ def _make_cluster(tables: ClusterTables) -> Cluster:
     links = {(link.source, link.target): link for link in _make_host_links(tables)}
     links |= {(link.source, link.target): link for link in _make_links(tables.link, [m.name for m in machines])}
     shared = tuple(_make_shared(tables.shared, [m.name for m in machines]))
-    return Cluster(tuple(machines), links=tuple(links.values()), shared=shared, **network)
+    cards = tuple(_make_host_cards(tables))
+    return Cluster(tuple(machines), links=tuple(links.values()), shared=shared, cards=cards, **network)
 
 
 def _make_machines(tables: Sequence[MachineTable]) -> list[Machine]:
@@ -181,6 +184,17 @@ def _make_host_links(tables: ClusterTables) -> Iterator[NetworkLink]:
             yield NetworkLink(source, target, **inside.quantities())
 
 
+def _make_host_cards(tables: ClusterTables) -> Iterator[SharedCard]:
+    """Yield the card of each host that has several machines without one of their own."""
+    on = dict[str, list[int]]()
+    each = [table for table in tables.machine for _ in range(table.count)]
+    for number, table in enumerate(each):
+        has_own = table.network.bandwidth_out is not None or table.network.bandwidth_in is not None
+        if table.host is not None and not has_own:
+            on.setdefault(table.host, []).append(number)
+    return (SharedCard(host, tuple(numbers)) for host, numbers in on.items() if len(numbers) > 1)
+
+
 def _make_links(tables: Sequence[LinkTable], names: Sequence[str]) -> Iterator[NetworkLink]:
     numbers = {name: number for number, name in enumerate(names)}
     places: dict[tuple[str, str], int] = {}  # of the pairs that have a link
@@ -229,10 +243,15 @@ def to_toml(cluster: Cluster, *, note: str = "") -> str:
     """The text of a cluster file. Machines that differ in nothing but the number in their name are one entry."""
     lines = [f"# {line}".rstrip() for line in note.splitlines()]
     lines += ["", "[network]", *_field_lines(cluster, NetworkTable)]
-    for group in _group_machines(cluster.machines):
+    inside = _find_inside(cluster)
+    if inside is not None:
+        lines += ["", "[network.inside]", *_field_lines(inside, InsideTable)]
+    for group in _group_machines(cluster):
         lines += ["", *_machine_lines(*group)]
     names = [machine.name for machine in cluster.machines]
     for link in cluster.links:
+        if inside is not None and _is_on_host(cluster, link) and _is_alike(link, inside):
+            continue
         ends = [f"from = {_quote(names[link.source])}", f"to = {_quote(names[link.target])}"]
         lines += ["", "[[link]]", *ends, *_field_lines(link, LinkTable)]
     for cores in cluster.shared:
@@ -242,21 +261,39 @@ def to_toml(cluster: Cluster, *, note: str = "") -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def _group_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, int, Machine]]:
-    """Yield (name, count, machine) of each entry."""
-    rest = list(machines)
+def _find_inside(cluster: Cluster) -> NetworkLink | None:
+    """Return a link as most between machines that share a card are; None where none are."""
+    links = {(link.bandwidth, link.latency_s): link for link in cluster.links if _is_on_host(cluster, link)}
+    counts = Counter((link.bandwidth, link.latency_s) for link in cluster.links if _is_on_host(cluster, link))
+    return links[counts.most_common(1)[0][0]] if links else None
+
+
+def _is_on_host(cluster: Cluster, link: NetworkLink) -> bool:
+    card = cluster.shared_card(link.source)
+    return card is not None and link.target in card.machines
+
+
+def _is_alike(link: NetworkLink, other: NetworkLink) -> bool:
+    return (link.bandwidth, link.latency_s) == (other.bandwidth, other.latency_s)
+
+
+def _group_machines(cluster: Cluster) -> Iterator[tuple[str, int, Machine, SharedCard | None]]:
+    """Yield (name, count, machine, card that it shares) of each entry."""
+    rest = [(machine, cluster.shared_card(number)) for number, machine in enumerate(cluster.machines)]
     while rest:
-        stem = rest[0].name.removesuffix(" 0")
-        numbered = (replace(rest[0], name=f"{stem} {k}") for k in range(len(rest)))
+        first, card = rest[0]
+        stem = first.name.removesuffix(" 0")
+        numbered = ((replace(first, name=f"{stem} {k}"), card) for k in range(len(rest)))
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(rest, numbered, strict=True)))
-        count = alike if stem.strip() and alike > 1 and not rest[0].address else 1
-        yield stem if count > 1 else rest[0].name, count, rest[0]
+        count = alike if stem.strip() and alike > 1 and not first.address else 1
+        yield stem if count > 1 else first.name, count, first, card
         del rest[:count]
 
 
-def _machine_lines(name: str, count: int, machine: Machine) -> list[str]:
+def _machine_lines(name: str, count: int, machine: Machine, card: SharedCard | None) -> list[str]:
     lines = ["[[machine]]", f"name = {_quote(name)}"]
     lines += [f"count = {count}"] if count > 1 else []
+    lines += [] if card is None else [f"host = {_quote(card.name)}"]
     lines += _field_lines(machine, MachineTable)
     texts = {"address": machine.address, "python": machine.python}
     lines += [f"{key} = {_quote(text)}" for key, text in texts.items() if text]
@@ -264,8 +301,8 @@ def _machine_lines(name: str, count: int, machine: Machine) -> list[str]:
     if machine.rates:
         rates = [f"{kind} = {{ {', '.join(_field_lines(rate, RateTable))} }}" for kind, rate in machine.rates.items()]
         lines += ["", "[machine.rates]", *rates]
-    card = _field_lines(machine, NetworkCardTable)
-    return [*lines, "", "[machine.network]", *card] if card else lines
+    own = _field_lines(machine, NetworkCardTable)
+    return [*lines, "", "[machine.network]", *own] if own else lines
 
 
 def _field_lines(value: object, table: type[Table]) -> list[str]:

@@ -128,11 +128,22 @@ class SharedCores:
 
 
 @dataclass(frozen=True)
+class SharedCard:
+    """Machines of one host, which have links among them, and share its network card for what goes elsewhere.
+
+    name: of the host. machines: their numbers.
+    """
+
+    name: str
+    machines: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Machines, each with a link to a switch: bandwidth each way (bytes/s) and latency of a message (s).
 
     links: the pairs of machines that have a link of their own, in this direction. shared: machines that share cores,
-    each at most once. The defaults are gigabit Ethernet.
+    cards: those that share a network card, each at most once. The defaults are gigabit Ethernet.
     """
 
     machines: tuple[Machine, ...]
@@ -140,6 +151,7 @@ class Cluster:
     latency_s: float = 2e-4
     links: tuple[NetworkLink, ...] = ()
     shared: tuple[SharedCores, ...] = ()
+    cards: tuple[SharedCard, ...] = ()
 
     def __len__(self) -> int:
         return len(self.machines)
@@ -160,11 +172,13 @@ class Cluster:
             kept = tuple(position[machine] for machine in cores.machines if machine in position)
             speedup = cores.whole_speedup if len(kept) == len(cores.machines) else None
             shared.append(replace(cores, machines=kept, whole_speedup=speedup))
+        kept_cards = [(card, sorted(position[m] for m in card.machines if m in position)) for card in self.cards]
         return replace(
             self,
             machines=tuple(self.machines[n] for n in numbers),
             links=links,
             shared=tuple(cores for cores in shared if len(cores.machines) > 1),
+            cards=tuple(replace(card, machines=tuple(kept)) for card, kept in kept_cards if len(kept) > 1),
         )
 
     def alone(self, machine: int) -> "Cluster":
@@ -187,12 +201,12 @@ class Cluster:
         return replace(self, machines=tuple(own))
 
     def bandwidth_out(self, machine: int) -> float:
-        """Bytes/s that a machine's card sends, to all others together."""
+        """Bytes/s that the card of a machine sends, to all others together."""
         own = self.machines[machine].bandwidth_out
         return self.bandwidth if own is None else own
 
     def bandwidth_in(self, machine: int) -> float:
-        """Bytes/s that a machine's card receives, from all others together."""
+        """Bytes/s that the card of a machine receives, from all others together."""
         own = self.machines[machine].bandwidth_in
         return self.bandwidth if own is None else own
 
@@ -213,11 +227,15 @@ class Cluster:
     def on_network(self, bandwidth: float, latency_s: float) -> "Cluster":
         """Return the same machines on a network by which all travels that they send each other, each with its cores."""
         shared = tuple(replace(cores, copies_per_s=None, whole_speedup=None) for cores in self.shared)
-        return replace(self, bandwidth=bandwidth, latency_s=latency_s, links=(), shared=shared)
+        return replace(self, bandwidth=bandwidth, latency_s=latency_s, links=(), shared=shared, cards=())
 
     def link(self, source: int, target: int) -> NetworkLink | None:
         """The link that a pair of machines has of its own, in this direction."""
         return self._links.get((source, target))
+
+    def shared_card(self, machine: int) -> SharedCard | None:
+        """The card that a machine shares with others; None where it has one of its own."""
+        return self._cards.get(machine)
 
     def _latency(self, machine: int) -> float:
         own = self.machines[machine].latency_s
@@ -226,6 +244,10 @@ class Cluster:
     @cached_property
     def _copies(self) -> dict[tuple[int, int], float | None]:
         return {pair: shared.copies_per_s for shared in self.shared for pair in permutations(shared.machines, 2)}
+
+    @cached_property
+    def _cards(self) -> dict[int, SharedCard]:
+        return {machine: card for card in self.cards for machine in card.machines}
 
     @cached_property
     def _links(self) -> dict[tuple[int, int], NetworkLink]:

@@ -24,8 +24,8 @@ class _Way:
 class NetworkTimes:
     """When each card and link of a cluster is free again.
 
-    A card sends messages in the order in which they are ready, and receives them in that of their first bytes. A link
-    of a pair of machines is a card of its own at both ends.
+    A card sends messages in the order in which they are ready, and receives them in that of their first bytes; machines
+    of a host may share one. A link of a pair of machines is a card of its own at both ends.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -54,7 +54,7 @@ class NetworkTimes:
             way = _Way(source, target, math.inf, math.inf, math.inf, latency_s)
         elif cluster.link(source, target) is None:
             out, in_ = cluster.bandwidth_out(source), cluster.bandwidth_in(target)
-            way = _Way(source, target, out, in_, bandwidth, latency_s)
+            way = _Way(self._card(source), self._card(target), out, in_, bandwidth, latency_s)
         else:
             own = len(self._sends_free)
             self._sends_free.append(0.0)
@@ -62,3 +62,8 @@ class NetworkTimes:
             way = _Way(own, own, bandwidth, bandwidth, bandwidth, latency_s)
         self._ways[source, target] = way
         return way
+
+    def _card(self, machine: int) -> int:
+        """Return the number of a machine's card: that of the first machine that shares it."""
+        shared = self._cluster.shared_card(machine)
+        return machine if shared is None else shared.machines[0]

@@ -8,9 +8,9 @@ The schedule is that of the workers, 1F1B (one forward, one backward; PipeDream,
    ahead of an older one, and no more in flight than there are machines (`max_in_flight`).
 3. The gradients of shared state go back when the last micro-batch is done.
 
-A machine has one network card each way, which messages take in turn; a pair with a link of its own bypasses them. Those
-that share cores slow each other down while they compute (core_times.py). The backward pass sends each gradient back the
-way its tensor came.
+A machine has one network card each way, its own or that of its host, which messages take in turn; a pair with a link of
+its own bypasses them. Those that share cores slow each other down while they compute (core_times.py). The backward pass
+sends each gradient back the way its tensor came.
 """
 
 import heapq

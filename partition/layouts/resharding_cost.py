@@ -6,7 +6,7 @@ receives, or the senders send on average, is what `lower_cut` would make of it.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -54,7 +54,8 @@ class LayoutTraffic:
             )
             return
         pairs = list(permutations(numbers, 2))
-        self.between_hosts = _Network.of_pairs(cluster, [(a, b) for a, b in pairs if host_of[a] != host_of[b]])
+        far = [(a, b) for a, b in pairs if host_of[a] != host_of[b]]
+        self.between_hosts = replace(_Network.of_pairs(cluster, far), cards=_find_cards(cluster))
         near = [(a, b) for a, b in pairs if host_of[a] == host_of[b]]
         self.inside_host = _Network.of_pairs(cluster, near)
 
@@ -178,15 +179,20 @@ class LayoutTraffic:
 
 @dataclass(frozen=True)
 class _Network:
-    """What machines receive from some of the others: bytes/s of each, [m], and the seconds of a message."""
+    """What machines receive from some of the others: bytes/s of each, [m], and the seconds of a message.
+
+    cards: which machines share a card, [m, card], 1 for those of each; None where none do.
+    """
 
     bandwidth: Floats
     latency_s: float
+    cards: Floats | None = None
 
     @property
     def slowest(self) -> float:
-        """Bytes/s of the slowest machine."""
-        return float(self.bandwidth.min())
+        """Bytes/s of the slowest machine where all receive alike."""
+        sharing = 1.0 if self.cards is None else self.cards @ self.cards.sum(axis=0)
+        return float((self.bandwidth / sharing).min())
 
     @staticmethod
     def of_cards(cluster: Cluster) -> "_Network":
@@ -209,8 +215,18 @@ class _Network:
 
 def _busiest_seconds(size: Floats, network: _Network) -> Floats:
     """Seconds until the busiest card has sent or received: of bytes, [q, from, to], [q]."""
-    carried = np.maximum(size.sum(axis=1), size.sum(axis=2))
-    return np.asarray((carried / network.bandwidth).max(axis=1))
+    received_s, sent_s = size.sum(axis=1) / network.bandwidth, size.sum(axis=2) / network.bandwidth
+    if network.cards is not None:
+        received_s, sent_s = received_s @ network.cards, sent_s @ network.cards
+    return np.asarray(np.maximum(received_s, sent_s).max(axis=1))
+
+
+def _find_cards(cluster: Cluster) -> Floats | None:
+    """Return which machines share a card, [m, card]; None where each has its own."""
+    if not cluster.cards:
+        return None
+    numbers = [cluster.shared_card(m) or m for m in range(len(cluster))]
+    return np.array([[float(one == card) for card in dict.fromkeys(numbers)] for one in numbers])
 
 
 def _count_union(need: Regions, machines: Sequence[int]) -> Ints:

@@ -179,7 +179,9 @@ def _count_entering_seconds(cluster: Cluster, machines: Sequence[int], group: Gr
     if not k:
         return np.zeros(len(crossing))
     source, target = machines[k - 1], machines[k]
-    bandwidth = cluster.bandwidth_between(source, target) * (m - k)
+    cards = {cluster.shared_card(n) or n for n in machines[k:m]}
+    ways = len(cards) if cluster.link(source, target) is None else m - k
+    bandwidth = cluster.bandwidth_between(source, target) * ways
     return 2 * (crossing / bandwidth + cluster.latency_between(source, target))
 
 

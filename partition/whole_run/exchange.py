@@ -63,6 +63,8 @@ def occupy_network(cluster: Cluster, sent: Floats) -> dict[str, float]:
         seconds[place] = seconds.get(place, 0.0) + size / bandwidth
 
     names = [machine.name for machine in cluster.machines]
+    shared = [cluster.shared_card(number) for number in range(len(names))]
+    cards = [name if card is None else card.name for name, card in zip(names, shared, strict=True)]
     for source, target in zip(*np.nonzero(sent), strict=True):
         if source == target:
             continue
@@ -71,8 +73,8 @@ def occupy_network(cluster: Cluster, sent: Floats) -> dict[str, float]:
             link = f"the link from {names[source]} to {names[target]}"
             add(link, size, cluster.bandwidth_between(source, target))
         else:
-            add(f"the network card of {names[source]}, sending", size, cluster.bandwidth_out(source))
-            add(f"the network card of {names[target]}, receiving", size, cluster.bandwidth_in(target))
+            add(f"the network card of {cards[source]}, sending", size, cluster.bandwidth_out(source))
+            add(f"the network card of {cards[target]}, receiving", size, cluster.bandwidth_in(target))
     return seconds
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cutset.errors import UsageError
 from cutset.partition.capture.export import capture
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCard, uniform_cluster
 from cutset.partition.dataflow.cut import check_cut
 from cutset.partition.ir.graph import Graph
 from cutset.partition.placement.from_plan import plan_placement
@@ -140,7 +140,8 @@ def test_links_of_their_own_change_what_a_plan_takes() -> None:
 def test_the_order_of_machines_does_not_matter(order: tuple[int, ...]) -> None:
     """Two hosts of two machines, of which one is slower: the same placement, to the byte."""
     inside = tuple(NetworkLink(a, b, 1e9, 1e-5) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2)))
-    cluster = replace(slow_machines(2e7, 2e7, 2e7, 1e7, bandwidth=1e6), links=inside)
+    cards = (SharedCard("left", (0, 1)), SharedCard("right", (2, 3)))
+    cluster = replace(slow_machines(2e7, 2e7, 2e7, 1e7, bandwidth=1e6), links=inside, cards=cards)
     graph = chain(64, 64, 64, batch=64)
     expected = plan_placement(graph, cluster, model="m")
     assert to_json(plan_placement(graph, cluster.select(order), model="m")) == to_json(expected)

@@ -17,6 +17,7 @@ from cutset.partition.cluster.machines import (
     Machine,
     NetworkLink,
     Rate,
+    SharedCard,
     SharedCores,
     uniform_cluster,
 )
@@ -72,6 +73,25 @@ def test_machines_of_a_host_have_links_among_them():
     cluster = read(text + ONE.replace('"a"', '"c"'))
     assert {(link.source, link.target) for link in cluster.links} == {(0, 1), (1, 0), (2, 3), (3, 2)}
     assert {(link.bandwidth, link.latency_s) for link in cluster.links} == {(1.25e9, 50e-6)}
+    assert cluster.cards == (SharedCard("left", (0, 1)), SharedCard("right", (2, 3)))
+
+
+def test_machines_of_a_host_share_its_card_but_those_with_their_own():
+    inside = '[network.inside]\nbandwidth = "10 Gbit/s"\nlatency = "50 us"\n'
+    alike = 'host = "left"\ncount = 3\n' + ONE.replace('"a"', '"b"') + 'host = "left"\n'
+    own = '[machine.network]\nout = "2 Gbit/s"\n' + ONE.replace('"a"', '"c"')
+    quick = '[[link]]\nfrom = "a 2"\nto = "a 1"\nbandwidth = "40 Gbit/s"\nlatency = "50 us"\n'
+    cluster = read(TWO.replace(ONE + "count = 2\n", inside + ONE) + alike + own + quick)
+    assert cluster.cards == (SharedCard("left", (0, 1, 2)),)
+    assert cluster.shared_card(3) is None
+    assert len(cluster.links) == 4 * 3
+    text = to_toml(cluster)
+    assert text.count("[[link]]") == 1 + 2 * 3, "the quick one, and those of the machine with a card of its own"
+    again = read(text)
+    assert replace(again, links=()) == replace(cluster, links=())
+    assert set(again.links) == set(cluster.links)
+    assert cluster.select([4, 2, 0]).cards == (SharedCard("left", (1, 2)),)
+    assert cluster.select([2, 3, 4]).cards == ()
 
 
 def test_the_start_costs_of_a_rate_are_the_machines_where_it_says_none():

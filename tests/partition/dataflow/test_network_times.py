@@ -2,7 +2,7 @@
 
 import pytest
 
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCores
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCard, SharedCores
 from cutset.partition.dataflow.network_times import NetworkTimes
 
 MACHINES = (Machine("a"), Machine("b"), Machine("slow", bandwidth_in=1.0))
@@ -46,6 +46,17 @@ def test_links_pass_by_the_cards() -> None:
     times.send(0, 2, 1000, 0.0)
     assert deliver(times, 0, 1, 100, 0.0) == (0.0, pytest.approx(1.5))
     assert deliver(times, 0, 1, 100, 0.0) == (1.0, pytest.approx(2.5))
+
+
+def test_machines_of_a_host_take_turns_at_its_card() -> None:
+    """But for what a link among them carries."""
+    card, links = SharedCard("host", (0, 1)), (NetworkLink(0, 1, 100.0, 0.0), NetworkLink(1, 0, 100.0, 0.0))
+    times = NetworkTimes(Cluster((*MACHINES[:2], Machine("c"), Machine("d")), 10.0, 0.0, links, cards=(card,)))
+    assert deliver(times, 0, 2, 100, 0.0) == (0.0, 10.0)
+    assert deliver(times, 1, 3, 100, 0.0) == (10.0, 20.0)
+    assert deliver(times, 0, 1, 100, 0.0) == (0.0, 1.0)
+    assert deliver(times, 2, 0, 100, 0.0) == (0.0, 10.0), "it receives meanwhile"
+    assert deliver(times, 3, 1, 100, 0.0) == (0.0, 20.0)
 
 
 def test_what_the_sender_copies_is_there_when_it_leaves() -> None:

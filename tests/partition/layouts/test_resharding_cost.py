@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -13,7 +14,7 @@ from marking import with_slow
 from torch import Tensor, nn
 
 from cutset.partition.capture.export import capture
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCard, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, PlacedBox, check_cut
 from cutset.partition.dataflow.dataflow import RUN, Dataflow
 from cutset.partition.dataflow.lowering import lower_cut
@@ -280,18 +281,22 @@ def carried_by_hosts(cluster: Cluster, found: Dataflow, name: str, maker: Op, ma
             part = folded and found.instructions[source.maker].kind == RUN
             near = cluster.link(source.machine, piece.machine) is not None
             card = cards.setdefault((part, near), Counter())
-            card["sent", source.machine] += found.piece_bytes(piece.index)
-            card["received", piece.machine] += found.piece_bytes(piece.index)
+            for way, machine in (("sent", source.machine), ("received", piece.machine)):
+                shared = None if near else cluster.shared_card(machine)
+                card[way, machine if shared is None else shared.machines[0]] += found.piece_bytes(piece.index)
     seconds = {key: max(card.values()) / (INSIDE if key[1] else 1.0) for key, card in cards.items()}
     return sum(max(seconds.get((part, near), 0.0) for near in (True, False)) for part in (True, False))
 
 
 @pytest.mark.first_cases(2)
+@pytest.mark.parametrize("cards", [(), (SharedCard("left", (0, 1)), SharedCard("right", (2, 3)))])
 @pytest.mark.parametrize("shape", [(2, 2), (4,)])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_on_two_hosts_too_the_estimate_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[int, ...]) -> None:
+def test_on_two_hosts_too_the_estimate_is_what_the_spelled_out_cut_sends(
+    name: str, shape: tuple[int, ...], cards: tuple[SharedCard, ...]
+) -> None:
     graph, count = GRAPHS[name](), math.prod(shape)
-    cluster = two_hosts(count)
+    cluster = replace(two_hosts(count), cards=cards)
     assert [host.tolist() for host in LayoutTraffic(cluster, EQUAL_WEIGHTS).hosts] == [[0, 1], [2, 3]]
     compare_with_spelled_cuts(graph, cluster, shape, partial(carried_by_hosts, cluster))
 
@@ -304,6 +309,9 @@ def test_shared_parameters_cross_between_hosts_as_often_as_their_readers_are_apa
     seconds = LayoutTraffic(cluster, EQUAL_WEIGHTS).send_state(of, weight, graph.tensors[weight.tensor])
     far = 2 * 3 * 4  # bytes: of three copies, two go to the other host, wherever the owner is
     assert seconds == pytest.approx([2 * far / 4] * len(of.layouts))
+    shared = replace(cluster, cards=(SharedCard("left", (0, 1)), SharedCard("right", (2, 3))))
+    at_cards = LayoutTraffic(shared, EQUAL_WEIGHTS).send_state(of, weight, graph.tensors[weight.tensor])
+    assert at_cards == pytest.approx(2 * seconds), "two machines send by each"
 
 
 def test_summaries_cross_between_hosts_only_along_the_dimension_that_does() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCard
 from cutset.partition.whole_run.exchange import (
     UPDATE_PASSES,
     count_push_bytes,
@@ -51,6 +51,15 @@ def test_a_push_takes_the_busiest_card_the_way_and_the_update() -> None:
     }
     assert time_push(cluster, sent) == 40 + 1 + UPDATE_PASSES
     assert time_fetch(cluster, sent) == 40 + 2, "the request has a way too"
+
+
+def test_machines_of_a_host_push_by_its_card() -> None:
+    sent = count_push_bytes([100, 300], [0, 1], [2], 3)
+    cluster = Cluster((Machine("a"), Machine("b"), Machine("c")), 10.0, 1.0, cards=(SharedCard("left", (0, 1)),))
+    assert occupy_network(cluster, sent) == {
+        "the network card of left, sending": 40.0,
+        "the network card of c, receiving": 40.0,
+    }
 
 
 def test_links_carry_what_their_pair_sends() -> None:
