@@ -79,7 +79,9 @@ def _describe_file(path: Path) -> str:
 
 
 def _refuse(path: Path, found: str, kind: str) -> UsageError:
-    others = (path.with_name(f"{path.stem[:100]}-{number}{path.suffix[:20]}") for number in count(2))
+    is_device = not path.is_symlink() and (path.is_char_device() or path.is_block_device())
+    near = Path(path.name) if is_device else path  # beside a device there are none
+    others = (near.with_name(f"{near.stem[:100]}-{number}{near.suffix[:20]}") for number in count(2))
     free = next(other for other in others if not os.path.lexists(other))
     return UsageError("E232", f"{path} is {found}; a {kind} does not replace it", fix=f"name another file: {free}")
 
