@@ -3,11 +3,14 @@
 import platform
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Unpack
 
 import msgspec
 
+from ...errors import Infeasible
+from ..cluster.hierarchy import find_hosts
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, PlacedBox
 from ..dataflow.dataflow import Dataflow
@@ -181,7 +184,27 @@ def plan_placement(
     unrolled; the better plan of both is taken. Raises as `find_plan`.
     """
     choice = find_choice(graph, cluster, unrolled=unrolled, **options)
+    if not options.get("fewer", False) and not options.get("candidates", ""):
+        choice = replace(choice, result=_add_one_host(choice.result))
     return placement_of_choice(choice, model=model)
+
+
+def _add_one_host(result: PlanningResult) -> PlanningResult:
+    """Add the best plan for the machines of one host alone, where there are several and nothing is pinned.
+
+    All machines are to have work; but who asks what they are good for should know if those of one host are better.
+    """
+    problem = result.problem
+    hosts = [host for host in find_hosts(problem.cluster) if 1 < len(host) < len(problem.cluster)]
+    if not hosts or problem.pins or result.shortage:
+        return result
+    largest = problem.cluster.select(max(hosts, key=len))  # of equal ones the first, which is the fastest
+    options = PlanningOptions(seed=problem.seed, objective=result.objective, micro_batches=problem.micro_batches)
+    try:
+        found = find_plan(problem.graph, largest, **options)
+    except Infeasible:
+        return result
+    return replace(result, plans=(*result.plans, found.winner))
 
 
 def find_choice(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 160
 _WIDEST = 10_000
 _MAX_CROSSINGS = 8
+AS_FAST = 0.97  # of a step; of those that are closer the planner may take one that sends less
 _MAX_CANDIDATES = 15
 
 
@@ -102,7 +103,7 @@ def print_placement(placement: Placement, *, console: Console | None = None) -> 
     listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits", "min load")
     print_columns(console, listed, _format_candidates(placement))
     more = describe_left_out(len(placement.candidates) - _MAX_CANDIDATES)
-    console.print(Text(f"* chosen: {placement.winner}, for its {placement.objective}{more}"))
+    console.print(Text(f"* chosen: {placement.winner}, for its {placement.objective}{_limit_choice(placement)}{more}"))
     if placement.rejected:
         console.print(Text(f"Rejected: {'; '.join(_describe_rejected(placement))}"))
 
@@ -275,6 +276,13 @@ def _format_candidates(placement: Placement) -> list[tuple[str, ...]]:
         for at, score in enumerate(rank_candidates(placement))
         if at < _MAX_CANDIDATES or is_chosen(score, placement)
     ]
+
+
+def _limit_choice(placement: Placement) -> str:
+    """Say among which candidates the chosen one is the best, where a faster one leaves machines out or idle."""
+    limit_s = AS_FAST * placement.predicted.step_s
+    is_beaten = any(one.fits and one.step_s < limit_s for one in placement.candidates)
+    return " among those with work for every machine" if is_beaten and placement.objective == "time" else ""
 
 
 def _describe_rejected(placement: Placement) -> list[str]:

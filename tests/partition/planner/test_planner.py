@@ -1,6 +1,7 @@
 """The planner's choice, its verdict in words, and the way back from a file."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from marking import with_slow
 from random_nets import random_graph
 
 from cutset.errors import BadInput, Infeasible, UsageError
-from cutset.partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCard, SharedCores, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, check_cut, one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.simulator import Simulation, simulate
@@ -73,6 +74,27 @@ def test_the_verdict_says_when_they_pay() -> None:
     placement = plan_placement(chain(256, 256, 256), fast_network(2), model="m")
     assert placement.verdict.startswith("Worth distributing: 2 machines ")
     assert placement.predicted.step_s < placement.predicted.one_machine_s
+
+
+@pytest.mark.parametrize(("bandwidth", "begin"), [(1e6, "Not worth distributing over 4 machines: "), (3e6, "Worth ")])
+def test_where_the_machines_of_one_host_are_faster_alone_the_verdict_says_so(bandwidth: float, begin: str) -> None:
+    """It had said that distributing does not pay."""
+    links = tuple(NetworkLink(a, b, 1e9, 1e-6) for a, b in permutations(range(4), 2) if a // 2 == b // 2)
+    cards = (SharedCard("left", (0, 1)), SharedCard("right", (2, 3)))
+    cluster = Cluster(tuple(Machine(f"m {n}", 1e9) for n in range(4)), bandwidth, 1e-5, links, cards=cards)
+    graph = chain(256, 256, 256)
+    placement, one_host = (plan_placement(graph, c, model="m") for c in (cluster, cluster.select([0, 1])))
+    assert len(placement.machines) == 4
+    assert placement.verdict.startswith(begin)
+    seconds = one_host.predicted.step_s
+    assert seconds < placement.predicted.step_s
+    assert placement.verdict.endswith(
+        f" Fewer machines would be faster, {seconds * 1e3:.3g} ms/step: --max-machines 2."
+    )
+    assert [score.step_s for score in placement.candidates if score.machines == 2] == [seconds]
+    fewer = plan_placement(graph, cluster, model="m", fewer=True)
+    assert (len(fewer.machines), fewer.predicted.step_s) == (2, seconds)
+    assert "Fewer" not in fewer.verdict
 
 
 def test_machines_that_share_cores_are_compared_with_one_that_has_all() -> None:

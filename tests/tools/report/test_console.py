@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -84,6 +85,16 @@ def test_the_summary_of_a_placement_names_everything(tiles: Placement) -> None:
     assert tiles.verdict in text
     assert f"* {tiles.winner}" in text
     assert "3 tensors cross, 700 KiB forward" in text
+
+
+def test_a_faster_candidate_that_was_not_chosen_is_explained(tiles: Placement) -> None:
+    (chosen,) = [score for score in tiles.candidates if score.name == tiles.winner]
+    for quicker, explained in ((0.98, False), (0.5, True)):
+        idle = msgspec.structs.replace(chosen, name="idle", min_load=0.0, step_s=quicker * tiles.predicted.step_s)
+        console, out = plain()
+        print_placement(msgspec.structs.replace(tiles, candidates=[chosen, idle]), console=console)
+        end = " among those with work for every machine" if explained else ""
+        assert f"* chosen: {tiles.winner}, for its time{end}\n" in out.getvalue()
 
 
 def test_markup_in_names_is_text(result: dict[str, Any]) -> None:
