@@ -230,7 +230,10 @@ def _make_shared(tables: Sequence[SharedTable], names: Sequence[str]) -> Iterato
 
 
 def save(cluster: Cluster, path: str | Path, *, note: str = "") -> None:
-    """Write a cluster file that `load` reads back as the same cluster. note: a comment for its head."""
+    """Write a cluster file that `load` reads back as the same cluster, but for the order of its links.
+
+    note: a comment for its head.
+    """
     try:
         write_whole(Path(path), to_toml(cluster, note=note))
     except OSError as error:
@@ -263,14 +266,14 @@ def to_toml(cluster: Cluster, *, note: str = "") -> str:
 
 def _find_inside(cluster: Cluster) -> NetworkLink | None:
     """Return a link as most between machines that share a card are; None where none are."""
-    links = {(link.bandwidth, link.latency_s): link for link in cluster.links if _is_on_host(cluster, link)}
-    counts = Counter((link.bandwidth, link.latency_s) for link in cluster.links if _is_on_host(cluster, link))
-    return links[counts.most_common(1)[0][0]] if links else None
+    links = [link for link in cluster.links if _is_on_host(cluster, link)]
+    speeds = Counter((link.bandwidth, link.latency_s) for link in links).most_common(1)
+    return next((link for link in links if (link.bandwidth, link.latency_s) == speeds[0][0]), None)
 
 
 def _is_on_host(cluster: Cluster, link: NetworkLink) -> bool:
     card = cluster.shared_card(link.source)
-    return card is not None and link.target in card.machines
+    return card is not None and cluster.shared_card(link.target) is card
 
 
 def _is_alike(link: NetworkLink, other: NetworkLink) -> bool:

@@ -1,6 +1,6 @@
 """Which machines are near each other, and an order of machines that does not depend on the order in the file.
 
-Where some pairs have faster links than others, as the processes or cards of one host, machines fall into groups: the
+Where some pairs have faster links than others, as the processes or GPUs of one host, machines fall into groups: the
 components that are left when the slower links are taken away (single-linkage clustering). Only links between pairs make
 groups; cards of different speeds do not.
 """
@@ -117,6 +117,9 @@ def _split(cluster: Cluster, numbers: Sequence[int]) -> tuple[tuple[int, ...], .
 
 
 def _link_bandwidth(cluster: Cluster, source: int, target: int) -> float:
-    """Return what a pair's link carries, or where it has none the cluster's cards, whatever the pair's own are."""
+    """Return what a pair's link carries, or where it has none its part of the cluster's cards, whatever its own are."""
     link = cluster.link(source, target)
-    return cluster.bandwidth if link is None else link.bandwidth
+    if link is not None:
+        return link.bandwidth
+    cards = (cluster.shared_card(machine) for machine in (source, target))
+    return cluster.bandwidth / max(1 if card is None else len(card.machines) for card in cards)

@@ -143,7 +143,7 @@ class Cluster:
     """Machines, each with a link to a switch: bandwidth each way (bytes/s) and latency of a message (s).
 
     links: the pairs of machines that have a link of their own, in this direction. shared: machines that share cores,
-    cards: those that share a network card, each at most once. The defaults are gigabit Ethernet.
+    each at most once. cards: those that share a network card, each at most once. The defaults are gigabit Ethernet.
     """
 
     machines: tuple[Machine, ...]

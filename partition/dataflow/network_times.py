@@ -32,6 +32,7 @@ class NetworkTimes:
         self._cluster = cluster
         self._ways: dict[tuple[int, int], _Way] = {}
         self._sends_free, self._receives_free = [0.0] * len(cluster), [0.0] * len(cluster)
+        self._shared = {card: self._add_card() for card in cluster.cards}
 
     def send(self, source: int, target: int, size: int, ready_s: float) -> tuple[float, float]:
         """Return when the first byte of a message leaves, and when it is at the target."""
@@ -56,14 +57,17 @@ class NetworkTimes:
             out, in_ = cluster.bandwidth_out(source), cluster.bandwidth_in(target)
             way = _Way(self._card(source), self._card(target), out, in_, bandwidth, latency_s)
         else:
-            own = len(self._sends_free)
-            self._sends_free.append(0.0)
-            self._receives_free.append(0.0)
+            own = self._add_card()
             way = _Way(own, own, bandwidth, bandwidth, bandwidth, latency_s)
         self._ways[source, target] = way
         return way
 
     def _card(self, machine: int) -> int:
-        """Return the number of a machine's card: that of the first machine that shares it."""
+        """Return the number of a machine's card: its own, by which its copies go too, or one after all of these."""
         shared = self._cluster.shared_card(machine)
-        return machine if shared is None else shared.machines[0]
+        return machine if shared is None else self._shared[shared]
+
+    def _add_card(self) -> int:
+        self._sends_free.append(0.0)
+        self._receives_free.append(0.0)
+        return len(self._sends_free) - 1

@@ -52,6 +52,7 @@ class LayoutTraffic:
             self.between_hosts = self.inside_host = (
                 _Network.of_pairs(cluster, permutations(numbers, 2)) if cluster.links else _Network.of_cards(cluster)
             )
+            self._slowest = self.between_hosts.slowest(numbers)
             return
         pairs = list(permutations(numbers, 2))
         far = [(a, b) for a, b in pairs if host_of[a] != host_of[b]]
@@ -71,9 +72,9 @@ class LayoutTraffic:
         if len(self.hosts) > 1:
             far = self._count_far_copies(need, everywhere / np.maximum(1, union))
         size = info.travelling_bytes / np.maximum(1, need.there.sum(axis=1))
-        return self._weigh(
-            (copies - far) * size / self.inside_host.slowest, far * size / self.between_hosts.slowest, info
-        )
+        machines = of.mesh.machines
+        near_s = (copies - far) * size / self.inside_host.slowest(machines)
+        return self._weigh(near_s, far * size / self.between_hosts.slowest(machines), info)
 
     def _count_far_copies(self, need: Regions, readers: Floats) -> Floats:
         """Points of state that go to another host than that of their owner, who is any of their readers: [p].
@@ -98,7 +99,8 @@ class LayoutTraffic:
         near = np.array([math.prod(shape[d] for d in dimensions if d not in apart) for dimensions in cut_by])
         others = [i for i in range(len(nest.loops)) if i not in nest.non_additive]
         size = (of.boxes[:, :, others, 1] - of.boxes[:, :, others, 0]).prod(axis=2).max(axis=1) * summary_bytes(of.op)
-        near_s, far_s = (near - 1) * size / self.inside_host.slowest, (parts - near) * size / self.between_hosts.slowest
+        near_s = (near - 1) * size / self.inside_host.slowest(of.mesh.machines)
+        far_s = (parts - near) * size / self.between_hosts.slowest(of.mesh.machines)
         return self._weigh(near_s, far_s, output)
 
     def between(self, maker: LayoutSpace, reader: LayoutSpace, operand: Operand, info: TensorInfo) -> Floats:
@@ -142,7 +144,7 @@ class LayoutTraffic:
             return self._seconds_between(have, need, info)
         size = (parts[:, None, None] * need.points[None] - have.common(need)) * info.travelling_bytes
         received = (size / self.between_hosts.bandwidth).max(axis=2)
-        sent = size.sum(axis=2) / np.maximum(1, have.there.sum(axis=1))[:, None] / self.between_hosts.slowest
+        sent = size.sum(axis=2) / np.maximum(1, have.there.sum(axis=1))[:, None] / self._slowest
         return self._weigh(0.0, np.maximum(received, sent), info)
 
     def _seconds_between(self, have: Regions, need: Regions, info: TensorInfo) -> Floats:
@@ -188,11 +190,12 @@ class _Network:
     latency_s: float
     cards: Floats | None = None
 
-    @property
-    def slowest(self) -> float:
-        """Bytes/s of the slowest machine where all receive alike."""
-        sharing = 1.0 if self.cards is None else self.cards @ self.cards.sum(axis=0)
-        return float((self.bandwidth / sharing).min())
+    def slowest(self, machines: Sequence[int]) -> float:
+        """Bytes/s of the slowest machine where these receive alike; where none share a card, of all machines."""
+        if self.cards is None:
+            return float(self.bandwidth.min())
+        cards = self.cards[list(machines)]
+        return float((self.bandwidth[list(machines)] / (cards @ cards.sum(axis=0))).min())
 
     @staticmethod
     def of_cards(cluster: Cluster) -> "_Network":

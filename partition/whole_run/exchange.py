@@ -64,7 +64,7 @@ def occupy_network(cluster: Cluster, sent: Floats) -> dict[str, float]:
 
     names = [machine.name for machine in cluster.machines]
     shared = [cluster.shared_card(number) for number in range(len(names))]
-    cards = [name if card is None else card.name for name, card in zip(names, shared, strict=True)]
+    cards = [name if card is None else f"host {card.name}" for name, card in zip(names, shared, strict=True)]
     for source, target in zip(*np.nonzero(sent), strict=True):
         if source == target:
             continue

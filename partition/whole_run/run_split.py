@@ -179,4 +179,5 @@ class _Prediction:
 def _drop_names(cluster: Cluster) -> tuple[Sequence[Machine], object]:
     """Return what of a cluster matters to a simulation."""
     machines = [replace(machine, name="", address="", python="") for machine in cluster.machines]
-    return machines, (cluster.bandwidth, cluster.latency_s, cluster.links)
+    cards = [card.machines for card in cluster.cards]
+    return machines, (cluster.bandwidth, cluster.latency_s, cluster.links, cluster.shared, cards)

@@ -239,12 +239,11 @@ def _describe_new_order(start: ResumeState, batch: int, trial: DryRun, method: "
     many there are, and batches of buckets on their size, too. Parts of a stream have orders of their own, and a batch
     method takes all samples.
     """
-    before = start.progress
-    has_begun = any(count and start.samples % count for count in (before.epoch_samples, trial.samples))
-    if trial.parts or isinstance(method, Sandblaster) or not has_begun:
+    before = start.progress.batch
+    if trial.parts or isinstance(method, Sandblaster) or not trial.samples:
         return []
-    if trial.has_buckets and before.batch not in (0, batch):
-        return [f"batches of buckets have {batch} samples now, not {before.batch}: {COUNTED_TWICE}"]
+    if trial.has_buckets and before not in (0, batch) and start.samples % trial.samples:
+        return [f"batches of buckets have {batch} samples now, not {before}: {COUNTED_TWICE}"]
     return describe_new_count(start, trial.samples)
 
 

@@ -142,10 +142,15 @@ def describe_new_state(state: ResumeState | None, optimizer: AnyOptimizer) -> li
     return [f"the checkpoint has no {' and '.join(new)} of the parameters, which begins anew"] if new else []
 
 
-def describe_new_count(state: ResumeState | None, samples: int) -> list[str]:
-    """Return a remark where the data has other samples than in the run before. samples: of a pass, 0 if not known."""
+def describe_new_count(state: ResumeState | None, samples: int, *, in_passes: bool = False) -> list[str]:
+    """Return a remark where the data has another number of samples than when the checkpoint was made, in an epoch.
+
+    samples: of an epoch now, 0 if not known. in_passes: whether epochs are counted as such, and not by samples.
+    """
     before = 0 if state is None else state.progress.epoch_samples
-    if not before or not samples or before == samples:
+    if state is None or not before or not samples or before == samples:
+        return []
+    if not any(state.samples % count for count in ((before,) if in_passes else (before, samples))):
         return []
     facts = f"the data has {samples:,} samples now, not {before:,} as when the checkpoint was made"
     return [f"{facts}, so that they come in another order: {COUNTED_TWICE}"]

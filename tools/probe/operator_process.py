@@ -157,7 +157,8 @@ class _Rounds:
     def _time_whole(self, worker: Worker, number: int, clock: Callable[[], float]) -> float:
         self._progress.value = f"round {number}, {torch.get_num_threads()} threads"
         self._settle(worker)
-        agree_on_start(self._mailbox, self._config.processes[:1], self._config.number, number)  # as before any step
+        # A pause, after which caches and threads are as in training, and as where steps are measured
+        agree_on_start(self._mailbox, self._config.processes[:1], self._config.number, number)
         begin = clock()
         worker.step(self._batch, number)
         return clock() - begin

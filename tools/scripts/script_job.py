@@ -75,7 +75,7 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
         slices = slice_parameters([elements], config.shards or 1, whole=False)
         training = _make_training_spec(config, described, start)
         loops, again = _resume_loops(start, training, lock_step=method.lock_step)
-        again += describe_new_count(start, training.samples)
+        again += describe_new_count(start, training.samples, in_passes=True)
         training = msgspec.structs.replace(training, masters=find_masters(start, staged / INITIAL))
         return Job(
             config,

@@ -37,8 +37,8 @@ class ModelDescription(msgspec.Struct, frozen=True):
     """What the launcher has to know of what a script prepares.
 
     regions: where the trained parameters lie in the flat buffer. names: from each in the state_dict to the one that the
-    run has for the tensor. optimizer: of the shards. batch: samples of a batch, 1 where nobody knows. samples: of one
-    pass over the data, 0 where nobody knows.
+    run has for the tensor. optimizer: of the shards. batch: samples of a batch, 1 where nobody knows. samples: of the
+    data set, 0 where nobody knows, or their order does not depend on it.
     """
 
     regions: list[Region]
@@ -207,14 +207,14 @@ def _find_batch(data: Sequence[Any]) -> int:
 
 
 def _count_samples(data: Sequence[Any]) -> int:
-    """Return the samples of a pass over a DataLoader whose order depends on them, 0 where it does not say."""
+    """Return the samples of the data set of a DataLoader whose order depends on them, 0 where nobody knows."""
     for one in data:
         if isinstance(one, DataLoader) and not isinstance(one.dataset, IterableDataset):
-            is_plain = one.batch_sampler is None or getattr(one.batch_sampler, "sampler", None) is one.sampler
-            if is_plain and isinstance(one.sampler, SequentialSampler):
+            sampler = one.sampler if one.batch_sampler is None else getattr(one.batch_sampler, "sampler", None)
+            if isinstance(sampler, SequentialSampler):
                 continue  # more samples come after those that were there
-            with suppress(TypeError, NotImplementedError):  # a sampler need not have a length
-                return len(one.sampler)  # type: ignore[arg-type]
+            with suppress(TypeError, NotImplementedError):  # a data set need not have a length
+                return len(one.dataset)  # type: ignore[arg-type]
     return 0
 
 

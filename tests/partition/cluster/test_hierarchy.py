@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutset.partition.cluster.hierarchy import choose_machines, find_hosts, order_machines
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCard, uniform_cluster
 
 
 def on_hosts(host_of: list[int], fast: float = 10.0, speeds: list[float] | None = None) -> Cluster:
@@ -26,6 +26,12 @@ def test_fast_links_make_hosts() -> None:
     assert find_hosts(on_hosts([0, 1, 0, 1, 2])) == ((0, 2), (1, 3), (4,))
     assert find_hosts(uniform_cluster(3)) == ((0, 1, 2),)
     assert find_hosts(on_hosts([0, 0, 1, 1], fast=1.2)) == ((0, 1, 2, 3),), "hardly faster"
+
+
+def test_a_card_that_machines_share_makes_hosts() -> None:
+    """Links inside that are hardly faster than a card, which two machines have together."""
+    cards = (SharedCard("left", (0, 2)), SharedCard("right", (1, 3)))
+    assert find_hosts(replace(on_hosts([0, 1, 0, 1], fast=1.2), cards=cards)) == ((0, 2), (1, 3))
 
 
 def test_slow_links_between_make_hosts_too() -> None:

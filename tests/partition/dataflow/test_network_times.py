@@ -59,6 +59,14 @@ def test_machines_of_a_host_take_turns_at_its_card() -> None:
     assert deliver(times, 3, 1, 100, 0.0) == (0.0, 20.0)
 
 
+def test_copies_between_processes_of_a_host_do_not_wait_for_its_card() -> None:
+    card, cores = SharedCard("host", (0, 1)), SharedCores((0, 1), 2, copies_per_s=5.0)
+    times = NetworkTimes(Cluster(MACHINES, 10.0, 0.0, shared=(cores,), cards=(card,)))
+    assert deliver(times, 1, 2, 100, 0.0) == (0.0, 100.0)
+    assert deliver(times, 0, 1, 100, 0.0) == (0.0, 0.0)
+    assert deliver(times, 1, 0, 100, 0.0) == (0.0, 0.0)
+
+
 def test_what_the_sender_copies_is_there_when_it_leaves() -> None:
     times = NetworkTimes(Cluster(MACHINES, 10.0, 3.0, shared=(SharedCores((0, 1), 2, copies_per_s=5.0),)))
     assert deliver(times, 0, 1, 100, 1.0) == (1.0, 4.0)

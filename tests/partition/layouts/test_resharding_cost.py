@@ -312,6 +312,13 @@ def test_shared_parameters_cross_between_hosts_as_often_as_their_readers_are_apa
     shared = replace(cluster, cards=(SharedCard("left", (0, 1)), SharedCard("right", (2, 3))))
     at_cards = LayoutTraffic(shared, EQUAL_WEIGHTS).send_state(of, weight, graph.tensors[weight.tensor])
     assert at_cards == pytest.approx(2 * seconds), "two machines send by each"
+    lone = replace(cluster, cards=(SharedCard("left", (0, 1)),))
+    of_two = layout_space(op, mesh_of_machines(cluster, (1, 2), (2,)), graph.tensors[op.outputs[0]])
+    apart = [
+        LayoutTraffic(c, EQUAL_WEIGHTS).send_state(of_two, weight, graph.tensors[weight.tensor])
+        for c in (cluster, lone)
+    ]
+    assert apart[0] == pytest.approx(apart[1]), "one of the two is at the shared card, which it has for itself"
 
 
 def test_summaries_cross_between_hosts_only_along_the_dimension_that_does() -> None:

@@ -3,14 +3,16 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from example_graphs import chain
 
 from cutset.partition.cluster.cost_model import CostModel
-from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCard, uniform_cluster
 from cutset.partition.ir.graph import Graph
+from cutset.partition.layouts import stage_division
 from cutset.partition.layouts.stage_division import (
     MeshCosts,
     MeshStage,
@@ -92,6 +94,29 @@ def test_a_machine_gets_no_stage_that_its_memory_does_not_hold() -> None:
         first = divide(graph, cluster)[0]
         assert first.machines == (0,)
         assert sum(n < first.stop for n in layers[:2]) == most
+
+
+def test_what_enters_a_host_comes_by_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines of a host receive no faster than one where they share it; inside nothing changes."""
+    links = tuple(NetworkLink(a, b, 1e9, 0.0) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2)))
+    own = Cluster(tuple(Machine(f"m{n}", 1e9) for n in range(4)), 1e6, 0.0, links)
+    shared = replace(own, cards=(SharedCard("left", (0, 1)), SharedCard("right", (2, 3))))
+    found = list[dict[Span, StageOption]]()
+
+    def keep(options: dict[Span, StageOption], count: int, micro_batches: int) -> list[tuple[int, int, Span]]:
+        found.append(options)
+        return find_best_stages(options, count, micro_batches)
+
+    monkeypatch.setattr(stage_division, "find_best_stages", keep)
+    for cluster in (own, shared):
+        divide(chain(64, 64, 64, batch=64), cluster)
+    (to_two, to_one, inside), (shared_to_two, shared_to_one, shared_inside) = (
+        [options[span].entering for span in ((2, 4, (2,)), (2, 3, (1,)), (1, 2, (1,)))] for options in found
+    )
+    assert shared_to_two.max() > 0
+    assert shared_to_two == pytest.approx(2 * to_two)
+    assert shared_to_one == pytest.approx(to_one)
+    assert shared_inside == pytest.approx(inside)
 
 
 def test_one_operator_has_no_two_stages() -> None:

@@ -57,7 +57,7 @@ def test_machines_of_a_host_push_by_its_card() -> None:
     sent = count_push_bytes([100, 300], [0, 1], [2], 3)
     cluster = Cluster((Machine("a"), Machine("b"), Machine("c")), 10.0, 1.0, cards=(SharedCard("left", (0, 1)),))
     assert occupy_network(cluster, sent) == {
-        "the network card of left, sending": 40.0,
+        "the network card of host left, sending": 40.0,
         "the network card of c, receiving": 40.0,
     }
 
