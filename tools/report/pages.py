@@ -43,8 +43,9 @@ from .table_rows import (
 
 _MAX_LINKS = 16
 _CANDIDATES = (
-    "The plans that were compared. The fastest wins, of those that fit and leave no machine nearly idle; among those "
-    "that are within 3 % of it, which is less than the prediction can tell, the one that sends fewest bytes. "
+    "The plans that were compared. The fastest wins, of those that fit and leave no machine nearly idle, or out unless "
+    "--max-machines allows it; among those that are within 3 % of it, which is less than the prediction can tell, "
+    "the one that sends fewest bytes. "
     "Min load: the work of the least busy machine, as a fraction of an even share."
 )
 
