@@ -19,8 +19,8 @@ from ..ir.box import volume
 from ..ir.graph import Graph
 from ..operators.sharding.sharding_rule import SUMMARY_SUFFIX
 from ..planner.forms import FormChoice, find_form
-from ..planner.plan import PlanningOptions, PlanningResult, ScoredPlan
-from ..planner.planner import find_plan
+from ..planner.plan import TIME, PlanningOptions, PlanningResult, ScoredPlan
+from ..planner.planner import TIME_TOLERANCE, find_plan
 from .placement_file import (
     FORMAT,
     BoxPlacement,
@@ -185,26 +185,38 @@ def plan_placement(
     """
     choice = find_choice(graph, cluster, unrolled=unrolled, **options)
     if not options.get("fewer", False) and not options.get("candidates", ""):
-        choice = replace(choice, result=_add_one_host(choice.result))
+        choice = replace(choice, result=_add_fewer(choice.result))
     return placement_of_choice(choice, model=model)
 
 
-def _add_one_host(result: PlanningResult) -> PlanningResult:
-    """Add the best plan for the machines of one host alone, where there are several and nothing is pinned.
+def _add_fewer(result: PlanningResult) -> PlanningResult:
+    """Add a faster plan that leaves machines out, or next to idle, if one is found; and that for one host alone.
 
-    All machines are to have work; but who asks what they are good for should know if those of one host are better.
+    All machines are to have work; but who asks what they are good for should know if some of them are better.
     """
+    winner, one_host = result.winner, _plan_one_host(result)
+    plans = result.plans if one_host is None else (*result.plans, one_host)
+    if winner.figures.idle or result.objective != TIME:
+        return replace(result, plans=plans)
+    some = [one for one in plans if one.fits and (one.figures.idle or len(one.cluster) < len(winner.cluster))]
+    best = min(some, key=lambda plan: plan.simulation.step_s, default=None)
+    alone_s = result.one_machine.simulation.step_s if result.one_machine.fits else winner.simulation.step_s
+    limit_s = min(winner.simulation.step_s, alone_s) / TIME_TOLERANCE
+    return replace(result, plans=plans, fewer=best if best is not None and best.simulation.step_s < limit_s else None)
+
+
+def _plan_one_host(result: PlanningResult) -> ScoredPlan | None:
+    """The best plan for the machines of one host alone, where there are several hosts and nothing is pinned."""
     problem = result.problem
     hosts = [host for host in find_hosts(problem.cluster) if 1 < len(host) < len(problem.cluster)]
     if not hosts or problem.pins or result.shortage:
-        return result
+        return None
     largest = problem.cluster.select(max(hosts, key=len))  # of equal ones the first, which is the fastest
     options = PlanningOptions(seed=problem.seed, objective=result.objective, micro_batches=problem.micro_batches)
     try:
-        found = find_plan(problem.graph, largest, **options)
+        return find_plan(problem.graph, largest, **options).winner
     except Infeasible:
-        return result
-    return replace(result, plans=(*result.plans, found.winner))
+        return None
 
 
 def find_choice(

@@ -7,8 +7,7 @@ from ..dataflow.cut import Cut
 from ..ir.graph import Op
 from ..mincut.cut_axes import spatial_axes, unit_axes
 from ..planner.forms import FormChoice
-from ..planner.plan import TIME, PlanningResult, ScoredPlan
-from ..planner.planner import TIME_TOLERANCE
+from ..planner.plan import PlanningResult, ScoredPlan
 from ..planner.whole_operators import list_independent
 
 BATCH, UNITS, SUMS = "the batch", "hidden units", "reduction dimensions"
@@ -43,7 +42,7 @@ def _describe_winner(result: PlanningResult) -> str:
     if winner.dataflow.depends_on_data:
         traffic = f"about {traffic} (the data chooses which rows)"
     details = f"they send {traffic}{_describe_recomputation(winner)}. {describe_split(winner)}"
-    fewer = _find_fewer(result)
+    fewer = result.fewer
     if fewer is not None:
         quicker = f"{format_time(fewer.simulation.step_s)}/step: --max-machines {len(fewer.cluster)}"
         details += f" Fewer machines would be faster, {quicker}."
@@ -79,17 +78,6 @@ def _describe_more_machines(result: PlanningResult) -> str:
         return f"{count} machines would be {single / seconds:.1f}x faster: {format_time(seconds)}/step. "
     ratio = f"{seconds / single:.1f}x slower"
     return f"Adding machines does not help: {format_time(seconds)}/step on {count} ({ratio}). "
-
-
-def _find_fewer(result: PlanningResult) -> ScoredPlan | None:
-    """The fastest plan that leaves machines out, or next to idle, if it is faster than the winner and one machine."""
-    winner = result.winner
-    plans = [one for one in result.plans if one.fits and (one.figures.idle or len(one.cluster) < len(winner.cluster))]
-    fastest = min((one.simulation.step_s for one in (winner, result.one_machine) if one.fits), default=0.0)
-    best = min(plans, key=lambda plan: plan.simulation.step_s, default=None)
-    if best is None or winner.figures.idle or result.objective != TIME:
-        return None
-    return best if best.simulation.step_s * TIME_TOLERANCE < fastest else None
 
 
 def _describe_recomputation(winner: ScoredPlan) -> str:

@@ -203,7 +203,8 @@ class PlanningResult:
 
     one_machine: the model uncut on the fastest machine that holds it, on the largest where none does. plans: all that
     were scored. rejected: all that were not made. shortage: why machines had to be left out, in words; "" where they
-    had not. least_s: seconds that no plan is below (lower_bound.py).
+    had not. least_s: seconds that no plan is below (lower_bound.py). fewer: a faster plan that leaves machines out or
+    idle, where one was looked for and found.
     """
 
     problem: PlanningProblem
@@ -214,3 +215,4 @@ class PlanningResult:
     rejected: tuple[Rejected, ...]
     shortage: str = ""
     least_s: float = 0.0
+    fewer: ScoredPlan | None = None
