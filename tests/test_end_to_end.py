@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from cutset.models.sample_stream import SampleStream
 from cutset.models.task import Task
 from cutset.models.tasks.locally_connected import LocallyConnected2d
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph

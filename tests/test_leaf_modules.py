@@ -15,7 +15,8 @@ from untraceable_zoo import LEAF_CASES
 import cutset
 from cutset.errors import BadInput
 from cutset.models.task import Data
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, check_cut, one_machine_cut

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from cutset.errors import CutsetError
 from cutset.models.task import Data
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.ps.client.client import Client

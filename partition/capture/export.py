@@ -5,28 +5,30 @@ decomposed.
 """
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from ...errors import BadInput, CutsetError
 from ..draft.axis_inference import build_graph
-from ..draft.draft import Draft, draft_tensor
+from ..draft.draft import Draft
 from ..draft.untrained import freeze_untrained
-from ..ir.empty_copy import empty_copy, empty_like
+from ..ir.empty_copy import empty_copy, empty_like, fake_like
 from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
+from ..repeats.graph_segment import CannotRepeat
+from ..repeats.layer_chains import CallLog, LayerChain, find_chains, skip_layers
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
 from ..trace.deferred_code import defer_code
@@ -35,18 +37,13 @@ from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
+from .exported_draft import check_constants, draft_exported, list_state
+from .grown_draft import grow_draft
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .loss_check import demand_loss
-from .lowering import Lowering
 from .traced_code import keep_quiet, refuse_scripted_modules, run_as_traced
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
-
-TENSOR_KINDS = {
-    InputKind.PARAMETER: "parameter",
-    InputKind.BUFFER: "buffer",
-    InputKind.CONSTANT_TENSOR: "constant",
-}
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
@@ -93,38 +90,102 @@ def capture(
     where the example does not fit, Untraceable where the model cannot be traced, both naming the source line.
     """
     refuse_scripted_modules(model)
-    names, mode, trials = select_leaf_modules(model, leaf_modules).names, _make_fake_mode(), LeafTrials()
-    whole, layout = StepModule(model, loss, input_names), None
+    names = select_leaf_modules(model, leaf_modules).names
+    whole, layout, mode = StepModule(model, loss, input_names), None, _make_fake_mode()
     with mode:
-        memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
     values = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
     groups = [LayerGroup(group) for group in find_layer_groups(model, names) if reuse]
-
-    def make_step() -> StepModule:
-        """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
-        step = cast(StepModule, empty_copy(whole, memo.__getitem__).train(loss is not None))
-        wrap_leaf_modules(step, whole, names, trials, values)
-        step.before_run = RepeatedLayers(step.model, groups).begin_run
-        return step
-
-    step, probe, repeated = make_step(), make_step(), make_step()
-    with _name_failures(step, names, leaf_modules):
+    copies = _StepCopies(whole, mode, names, values, groups, autocast)
+    log = CallLog()
+    probe = copies.make(log)
+    with _name_failures(probe, names, leaf_modules):
         refuse_hooks(model, names, training=loss is not None)
         with run_as_traced(probe, autocast), mode:
-            _try_step(probe, example)
+            with log:
+                _try_step(probe, example)
+            chains = _find_chains(copies, probe, log, example)
             if loss is None and readers:
-                layout = _choose_results([step, repeated], probe.run(example[0]), readers, fake_targets)
-        with run_as_traced(step, autocast), defer_code():
-            exported = _export(_Traced(step) if STEP in names else step, step, example)
-        _check_constants(exported.constants, model)
-        draft, constants = _draft(exported, step, autocast, Unroller(tell) if unrolled else None)
+                layout = _choose_results(probe, probe.run(example[0]), readers, fake_targets)
+
+        def trace(chains: Sequence[LayerChain]) -> tuple[Draft, dict[str, Tensor]]:
+            return _trace(copies, chains, probe.wanted, example, Unroller(tell) if unrolled else None)
+
+        try:
+            draft, constants = trace(chains)
+        except (CannotRepeat, Untraceable):
+            if not chains:
+                raise
+            draft, constants = trace(())
         if not trust:
+            repeated = copies.make()
+            repeated.wanted = probe.wanted
             with run_as_traced(repeated, autocast), mode:
                 _compare_steps(repeated, groups, example, tell)
         graph = _build_graph(draft, freeze)
     return msgspec.structs.replace(graph, output=layout), constants
+
+
+@dataclass(frozen=True)
+class _StepCopies:
+    """Makes copies of a step without data: what a run leaves in its modules is made of that run's fake tensors.
+
+    leaf_modules: the names of those. values: of the batch, by the ids of its fake tensors.
+    """
+
+    step: StepModule
+    mode: FakeTensorMode
+    leaf_modules: Sequence[str]
+    values: Mapping[int, Tensor]
+    groups: Sequence[LayerGroup]
+    autocast: str
+    trials: LeafTrials = field(default_factory=LeafTrials)
+
+    def make(self, log: CallLog | None = None, chains: Sequence[LayerChain] = ()) -> StepModule:
+        """Return a copy. log: notes what it does. chains: whose middle is left out."""
+        training = self.step.criterion is not None
+        step = cast(StepModule, empty_copy(self.step, partial(fake_like, mode=self.mode)).train(training))
+        wrap_leaf_modules(step, self.step, self.leaf_modules, self.trials, self.values)
+        step.before_run = RepeatedLayers(step.model, self.groups, log).begin_run
+        for chain in chains:
+            skip_layers(step.model, chain)
+        return step
+
+
+def _find_chains(
+    copies: _StepCopies, probe: StepModule, log: CallLog, example: tuple[Any, ...]
+) -> Sequence[LayerChain]:
+    """Return the chains of layers without whose middle the step does the same. log: of a run of `probe`."""
+    chains = find_chains(log, probe.model)
+    if not chains:
+        return ()
+    shorter = CallLog()
+    try:
+        with shorter:
+            copies.make(shorter, chains)(*example)
+    except Exception:  # whatever the model's code raises where tensors of a layer are missing
+        return ()
+    return chains if log.is_like(shorter, chains) else ()
+
+
+def _trace(
+    copies: _StepCopies,
+    chains: Sequence[LayerChain],
+    wanted: tuple[int, ...],
+    example: tuple[Any, ...],
+    unroller: Unroller | None,
+) -> tuple[Draft, dict[str, Tensor]]:
+    """Trace the step without the middle of some chains, which is then put in its place."""
+    step = copies.make(chains=chains)
+    step.wanted = wanted
+    with run_as_traced(step, copies.autocast), defer_code():
+        exported = _export(_Traced(step) if STEP in copies.leaf_modules else step, step, example)
+    check_constants(exported.constants, copies.step.model)
+    draft, constants = draft_exported(exported, step, copies.autocast, unroller)
+    for chain in chains:
+        draft = grow_draft(draft, chain)
+    return draft, constants
 
 
 @keep_quiet()
@@ -163,13 +224,11 @@ def _pair_values(fake: Sequence[Tensor], real: Sequence[Tensor]) -> dict[int, Te
 
 
 def _choose_results(
-    steps: Sequence[StepModule], output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
+    step: StepModule, output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
 ) -> OutputLayout:
-    """Have steps compute what is read of an output; return its layout."""
-    wanted = find_read_tensors(output, readers, targets)
-    for step in steps:
-        step.wanted = wanted
-    return describe_output(output, wanted)
+    """Have a step compute what is read of an output; return its layout."""
+    step.wanted = find_read_tensors(output, readers, targets)
+    return describe_output(output, step.wanted)
 
 
 def _export(traced: nn.Module, step: StepModule, example: tuple[Any, ...]) -> torch.export.ExportedProgram:
@@ -179,24 +238,6 @@ def _export(traced: nn.Module, step: StepModule, example: tuple[Any, ...]) -> to
         raise
     except Exception as error:
         raise _untraceable(error, step) from error
-
-
-def collect_state(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the values of a graph's states by name: parameters and buffers of model and loss module, and constants."""
-    values = dict(constants)
-    for name, tensor in _named_state(StepModule(model, loss)).items():
-        values.setdefault(_public_name(name), tensor.detach())
-    return values
-
-
-def _public_name(name: str) -> str:
-    """Return the public name of a parameter or buffer of a step: the one in the model, or marked as the loss's."""
-    return name.removeprefix("model.") if name.startswith("model.") else f"(loss).{name.removeprefix('criterion.')}"
-
-
-def _named_state(step: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers under every name that they have."""
-    return {**dict(step.named_parameters(remove_duplicate=False)), **dict(step.named_buffers(remove_duplicate=False))}
 
 
 def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
@@ -239,7 +280,7 @@ def _compare_steps(
     model, (inputs, targets) = step.model, example
     batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
     try:
-        found = repeat_step(lambda: step(*example), model, _named_state(step) | dict(batch))
+        found = repeat_step(lambda: step(*example), model, list_state(step) | dict(batch))
     except Exception as error:  # of torch, which does not follow all operators, or of the model in a later step
         tell(f"it is not known whether every step computes the same{describe_location(error)}: {first_line(error)}")
         return
@@ -257,79 +298,3 @@ def _untraceable(error: Exception, step: StepModule, *, example: str = "") -> Un
 
 def _is_branch(error: Exception) -> bool:
     return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
-
-
-@keep_quiet()
-def _draft(
-    exported: torch.export.ExportedProgram, step: StepModule, autocast: str, unroller: Unroller | None
-) -> tuple[Draft, dict[str, Tensor]]:
-    draft = Draft()
-    lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None, unroller=unroller)
-    constants = _enter_placeholders(exported, step, lowering)
-    outputs = list(zip(exported.graph_signature.output_specs, lowering.run(exported.graph.nodes), strict=True))
-    for spec, node in outputs:
-        if spec.kind == OutputKind.BUFFER_MUTATION:
-            lowering.assign(_first_names(step)[_in_step(str(spec.target))], node)
-    lowering.store()
-    draft.results = [lowering.tensor(node) for spec, node in outputs if spec.kind == OutputKind.USER_OUTPUT]
-    return draft, constants
-
-
-def _check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse code that holds on to the caller's model: its parameters would be constants, without a gradient."""
-    memory = {p.untyped_storage()._cdata: name for name, p in model.named_parameters()}
-    for value in constants.values():
-        name = memory.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
-        if name is not None:
-            raise BadInput(
-                "E320",
-                f"the model's parameter {name} is used from outside of the model, by the loss for example",
-                fix="let the model return what the loss needs of it",
-            )
-
-
-def _first_names(step: nn.Module) -> dict[str, str]:
-    """Return the public names of parameters and buffers; a tied one goes by its first name."""
-    first: dict[int, str] = {}
-    state = _named_state(step)
-    for name, tensor in state.items():
-        first.setdefault(id(tensor), _public_name(name))
-    return {name: first[id(tensor)] for name, tensor in state.items()}
-
-
-def _enter_placeholders(
-    exported: torch.export.ExportedProgram, step: nn.Module, lowering: Lowering
-) -> dict[str, Tensor]:
-    """Enter parameters, buffers, constants and the batch, and return the constants by name."""
-    state, names = _named_state(step), _first_names(step)
-    constants: dict[str, Tensor] = {}
-    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-    for spec in exported.graph_signature.input_specs:
-        if isinstance(spec.arg, ConstantArgument):
-            continue
-        node = nodes[spec.arg.name]
-        kind, name = TENSOR_KINDS.get(spec.kind, ""), _in_step(spec.target or "")
-        if kind in ("parameter", "buffer"):
-            kind = "frozen" if kind == "parameter" and not state[name].requires_grad else kind
-            name = names[name]
-        elif kind == "constant":
-            value = exported.constants[str(spec.target)].detach().clone()
-            name = _constant_name(value)
-            constants[name] = value
-        else:
-            kind, _, position = node.name.partition("s_")  # "inputs_0", "targets_1"
-            name = f"{kind}.{position}"
-        lowering.enter(node, draft_tensor(name, node.meta["val"], kind))
-    return constants
-
-
-def _in_step(name: str) -> str:
-    """Return the name of a parameter or buffer in the step, which may not be all that is traced."""
-    return name.removeprefix("step.")
-
-
-def _constant_name(value: Tensor) -> str:
-    """Name a constant by its content, so that it has the same name in the training and the evaluation graph."""
-    content = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    described = f"{value.dtype} {tuple(value.shape)}".encode()
-    return f"constant.{hashlib.sha256(described + content).hexdigest()[:12]}"

@@ -81,6 +81,13 @@ def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes:
     return CallSignature(decisive, tuple(operands.values()), len(states))
 
 
+def list_argument_tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors among the arguments of a call, in the order that they have as operands."""
+    operands = dict[int, Tensor]()
+    _describe_arguments((args, kwargs), operands)
+    return list(operands.values())
+
+
 def list_paths(module: nn.Module) -> dict[int, str]:
     """Return the paths of the modules of a layer by id."""
     return {id(inner): path for path, inner in module.named_modules()}

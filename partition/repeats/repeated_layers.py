@@ -19,9 +19,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..operators.leaf_module import TRACED_CALL
 from ..trace.value_numbers import ValueNumbers
+from .call_output import locate_output, rebuild_output
 from .call_signature import CallSignature, LayerCode, describe_modes, list_paths, sign_call
 from .frozen_value import CannotFreeze
 from .graph_segment import CannotRepeat, GraphSegment
+from .layer_chains import CallLog, LoggedCall, RepeatedCall, describe_arguments
 from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
 from .seen_tensors import SeenTensors
 from .watched_call import WatchedCall
@@ -55,7 +57,7 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A call that others may repeat. output: nested results; a tensor stands as its position, see `_locate`."""
+    """A call that others may repeat. output: nested results; a tensor stands as its position, see `call_output`."""
 
     form: LayerForm
     draws: bool
@@ -63,43 +65,68 @@ class _Recorded:
     output: Any
     segment: GraphSegment | None
 
+    def accepts(self, operands: Sequence[Tensor]) -> bool:
+        """Whether a call with other operands, of the same signature, can be repeated."""
+        return self.segment is None or self.segment.accepts(operands)
+
 
 class RepeatedLayers:
-    """Takes the place of the calls of some modules of a copy of the model."""
+    """Takes the place of the calls of some modules of a copy of the model. log: notes those that are repeated."""
 
-    def __init__(self, model: nn.Module, groups: Sequence[LayerGroup]) -> None:
+    def __init__(self, model: nn.Module, groups: Sequence[LayerGroup], log: CallLog | None = None) -> None:
         self._recorded: dict[tuple[int, Any], _Recorded] = {}
+        self._log = log
         for number, group in enumerate(groups):
             for name in group.names:
                 module = model.get_submodule(name)
-                setattr(module, TRACED_CALL, _LayerCall(self._recorded, module, number, group).run)
+                call = _LayerCall(self._recorded, name, module, number, group, log)
+                setattr(module, TRACED_CALL, call.run)
 
     def begin_run(self) -> None:
         """Forget the calls of the run before."""
         self._recorded.clear()
+        if self._log is not None:
+            self._log.entries.clear()
 
 
 class _LayerCall:
     def __init__(
-        self, recorded: dict[tuple[int, Any], _Recorded], module: nn.Module, number: int, group: LayerGroup
+        self,
+        recorded: dict[tuple[int, Any], _Recorded],
+        name: str,
+        module: nn.Module,
+        number: int,
+        group: LayerGroup,
+        log: CallLog | None,
     ) -> None:
-        self._recorded, self._module, self._number, self._group = recorded, module, number, group
+        self._recorded, self._name, self._module, self._number = recorded, name, module, number
+        self._group, self._log = group, log
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Repeat an earlier call, or run the layer and record it."""
-        group = self._group
+        group, log = self._group, self._log
         if group.is_hopeless:
             return self._call(args, kwargs)
-        try:
-            signature = self._sign(args, kwargs)
-        except CannotFreeze:
-            group.misses += 1
-            return self._watch(args, kwargs, None)
-        known = self._recorded.get((self._number, signature.decisive))
-        if known is not None and (known.segment is None or known.segment.accepts(signature.operands)):
-            group.hits += 1
-            return _repeat(known, signature)
-        return self._watch(args, kwargs, signature)
+        described = describe_arguments(args, kwargs) if log is not None else None
+        with log.pause() if log is not None else contextlib.nullcontext():
+            try:
+                signature = self._sign(args, kwargs)
+            except CannotFreeze:
+                group.misses += 1
+                signature, known = None, None
+            else:
+                known = self._recorded.get((self._number, signature.decisive))
+            if signature is None or known is None or not known.accepts(signature.operands):
+                call, output = LoggedCall(self._name, described), self._watch(args, kwargs, signature)
+            else:
+                group.hits += 1
+                results = _repeat(known, signature)
+                output = rebuild_output(known.output, signature.operands, results)
+                arguments = signature.operands[signature.states :]
+                call = RepeatedCall(self._name, described, known, arguments, known.output, results, signature.states)
+        if log is not None:
+            log.entries.append(call)
+        return output
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]
@@ -147,7 +174,7 @@ class _LayerCall:
 def _record(output: Any, signature: CallSignature, segment: GraphSegment | None, seen: SeenTensors | None) -> _Recorded:
     """Return a call as it is to be repeated; raise CannotRepeat where it cannot."""
     operands, results = signature.operands, list[Tensor]()
-    structure = _locate(output, operands, results)
+    structure = locate_output(output, operands, results)
     specs = tuple(_describe_result(tensor, operands) for tensor in results)
     made = {t.untyped_storage()._cdata for t in results}
     if len(made) < len(results) or not made.isdisjoint(t.untyped_storage()._cdata for t in operands):
@@ -164,33 +191,6 @@ def _record(output: Any, signature: CallSignature, segment: GraphSegment | None,
     if any(position >= signature.states or isinstance(operands[position], nn.Parameter) for position in written):
         raise CannotRepeat("it overwrites an argument")
     return _Recorded(LayerForm(specs, computation), draws, written, structure, segment)
-
-
-def _locate(output: Any, operands: Sequence[Tensor], results: list[Tensor]) -> Any:
-    """Return nested results with tensors as ("operand" or "result", position), adding those that are new to a list."""
-    if isinstance(output, Tensor):
-        for kind, tensors in (("operand", operands), ("result", results)):
-            at = next((i for i, tensor in enumerate(tensors) if tensor is output), None)
-            if at is not None:
-                return kind, at
-        results.append(output)
-        return "result", len(results) - 1
-    if type(output) in (tuple, list):
-        return type(output), [_locate(one, operands, results) for one in output]
-    if type(output) is dict:
-        return dict, [(key, _locate(one, operands, results)) for key, one in output.items()]
-    if output is None or type(output) in (bool, int, float, str):
-        return "plain", output
-    raise CannotRepeat(f"it returns a {type(output).__name__}")
-
-
-def _rebuild(structure: Any, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
-    kind, value = structure
-    if kind in ("operand", "result"):
-        return (operands if kind == "operand" else results)[value]
-    if kind is dict:
-        return {key: _rebuild(one, operands, results) for key, one in value}
-    return value if kind == "plain" else kind(_rebuild(one, operands, results) for one in value)
 
 
 def _describe_result(tensor: Tensor, operands: Sequence[Tensor]) -> ResultSpec:
@@ -221,8 +221,8 @@ def _describe_computation(numbers: ValueNumbers | None, results: Sequence[Tensor
     return _digest("".join(map(numbers.number, (*results, *written))))
 
 
-def _repeat(recorded: _Recorded, signature: CallSignature) -> Any:
-    """Return what a call gives that is like a recorded one."""
+def _repeat(recorded: _Recorded, signature: CallSignature) -> Sequence[Tensor]:
+    """Return the results of a call that is like a recorded one."""
     operands = signature.operands
     with torch._C.DisableTorchFunction():
         carriers = _choose_carriers(signature)
@@ -239,7 +239,7 @@ def _repeat(recorded: _Recorded, signature: CallSignature) -> Any:
             results = enter_results(carriers, form, draws=recorded.draws)
             for number, position in enumerate(recorded.written):
                 enter_write(operands[position], carriers, form, number)
-    return _rebuild(recorded.output, operands, results)
+    return results
 
 
 def _choose_carriers(signature: CallSignature) -> list[Tensor]:

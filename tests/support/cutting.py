@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from zoo import CASES, MORE_CASES, Case
 
 from cutset.models.task import Data
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters, fuse_boxes, one_machine_cut

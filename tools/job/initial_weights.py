@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import BadInput, CheckpointError
-from ...partition.capture.export import collect_state
+from ...partition.capture.exported_draft import collect_state
 from ...ps.checkpoint.streamed_safetensors import PART_BYTES, TensorReader, TensorWriter
 from ...runtime.deferred_init.deferred_model import record
 from ...runtime.deferred_init.generator_tracking import Unrecordable

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from ...models.task import Data
-from ...partition.capture.export import collect_state
+from ...partition.capture.exported_draft import collect_state
 from ...partition.placement.placement_file import Placement
 from ...runtime.hosts.host import LocalHost, Role
 from ...runtime.hosts.versions import read_cores

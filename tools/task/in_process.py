@@ -10,7 +10,8 @@ import torch
 
 from ...errors import BadInput
 from ...models.task import Data
-from ...partition.capture.export import capture, collect_state
+from ...partition.capture.export import capture
+from ...partition.capture.exported_draft import collect_state
 from ...partition.capture.leaf_search import capture_by_leaf_modules
 from ...partition.cluster.machines import Cluster
 from ...partition.dataflow.carried_cut import carry_cut

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...models.task import Data
-from ...partition.capture.export import collect_state
+from ...partition.capture.exported_draft import collect_state
 from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.autocast import autocast_context

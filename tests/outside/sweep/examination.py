@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cutset.errors import CutsetError
 from cutset.models.task import Task
-from cutset.partition.capture.export import collect_state
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from zoo import CASES, MORE_CASES
 
 from cutset.errors import BadInput
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.ir.graph import Graph
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)

@@ -15,7 +15,7 @@ from zoo import Case, real
 
 import cutset
 from cutset.models.task import Data
-from cutset.partition.capture.export import collect_state
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.lowering import lower_cut

@@ -6,7 +6,8 @@ from in_threads import run_in_threads
 from torch import nn
 
 from cutset.models.task import Data
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.ps.checkpoint.manifest import Manifest

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from cutset.errors import BadInput, NetworkError, ProcessLost
 from cutset.models.task import Data
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spectral_models import SPECTRAL
 
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.operators.step_module import StepModule

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from cutting import finest_cut, subject
 
-from cutset.partition.capture.export import collect_state
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.box import slices

@@ -7,7 +7,8 @@ from three_readers import Branches, loss_of
 from torch import Tensor, nn
 
 from cutset.models.task import Data
-from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.capture.export import capture
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.channel.mailbox import Mailbox

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cutset.errors import BadInput
 from cutset.models.metrics import Perplexity
 from cutset.models.task import Data, Task, TaskError, make_example_batches
-from cutset.partition.capture.export import collect_state
+from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.channel.mailbox import Mailbox

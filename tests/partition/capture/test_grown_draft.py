@@ -1,0 +1,218 @@
+"""A model of many like layers, traced without the middle of them, gives the graph of one that is traced whole."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from layer_stacks import WIDTH, Layer
+from torch import Tensor, nn
+
+from cutset.partition.capture import export
+from cutset.partition.capture.export import capture
+from cutset.partition.draft.draft import Draft
+from cutset.partition.repeats.layer_chains import LayerChain
+
+DEPTH = 9
+X = torch.zeros(4, WIDTH)
+
+
+def loss(output: Any, target: Tensor) -> Tensor:
+    return F.mse_loss(output, target)
+
+
+class Model(nn.Module):
+    """Like layers between two others. run: what the model does with them."""
+
+    def __init__(self, run: Callable[["Model", Tensor], Tensor], make: Callable[[], nn.Module] = Layer) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(make() for _ in range(DEPTH))
+        self.run = run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.run(self, self.first(x).tanh()).tanh())
+
+
+def run_all(model: Model, x: Tensor) -> Tensor:
+    for layer in model.layers:
+        x = layer(x)
+    return x
+
+
+def make_plain() -> nn.Module:
+    return Model(run_all)
+
+
+class Normalised(nn.Module):
+    """Overwrites buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.linear(x)).relu()
+
+
+class Masked(nn.Module):
+    """Gets a tensor by keyword, and returns a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.ReLU())
+
+    def forward(self, x: Tensor, *, mask: Tensor, scale: float) -> tuple[Tensor, None]:
+        a, b, c = self.linear(x).chunk(3, dim=1)
+        return (a + b * c) * mask * scale, None
+
+
+def run_masked(model: Model, x: Tensor) -> Tensor:
+    mask = x > 0
+    for layer in model.layers:
+        x, _ = layer(x, mask=mask, scale=0.5)
+    return x
+
+
+class Attention(nn.Module):
+    """An encoder of torch, of layers without the names of a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, DEPTH, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x.reshape(2, 2, WIDTH)).reshape(4, WIDTH)
+
+
+GROWN = {
+    "plain": make_plain,
+    "batch norm": lambda: Model(run_all, Normalised),
+    "mask": lambda: Model(run_masked, Masked),
+    "sequential": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), *(Layer() for _ in range(DEPTH))),
+    "attention": Attention,
+    "two chains": lambda: nn.Sequential(make_plain(), nn.Sequential(*(Normalised() for _ in range(DEPTH)))),
+}
+
+
+@pytest.fixture
+def grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many layers were put in the place of the middle of each chain so far."""
+    counts = list[int]()
+
+    def grow(draft: Draft, chain: LayerChain) -> Draft:
+        result = grow_draft(draft, chain)
+        counts.append(len(chain.skipped))
+        return result
+
+    grow_draft = export.grow_draft
+    monkeypatch.setattr(export, "grow_draft", grow)
+    return counts
+
+
+def assert_same_as_whole(make: Callable[[], nn.Module], *, training: bool = True, autocast: str = "") -> None:
+    graphs = []
+    for reuse in (True, False):
+        criterion = loss if training else None
+        graphs.append(capture(make(), criterion, (X,), (X,), reuse=reuse, autocast=autocast))
+    assert graphs[0][0] == graphs[1][0]
+    assert {name: value.tolist() for name, value in graphs[0][1].items()} == {
+        name: value.tolist() for name, value in graphs[1][1].items()
+    }
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_the_middle_of_like_layers_is_not_traced(name: str, grown: list[int]) -> None:
+    assert_same_as_whole(GROWN[name])
+    assert grown
+    assert all(count >= DEPTH - 6 for count in grown)
+    assert len(grown) == (2 if name == "two chains" else 1)
+
+
+@pytest.mark.parametrize("name", ["batch norm", "mask"])
+def test_nor_is_it_in_evaluation(name: str, grown: list[int]) -> None:
+    assert_same_as_whole(GROWN[name], training=False)
+    assert grown
+
+
+def test_nor_is_it_with_casts(grown: list[int]) -> None:
+    assert_same_as_whole(GROWN["mask"], autocast="bfloat16")
+    assert grown
+
+
+def run_with_taps(model: Model, x: Tensor) -> Tensor:
+    seen = []
+    for layer in model.layers:
+        x = layer(x)
+        seen.append(x)
+    return torch.stack(seen[2:6]).sum(0) + x
+
+
+def run_with_penalty(model: Model, x: Tensor) -> Tensor:
+    return run_all(model, x) + sum(p.square().sum() for p in model.layers.parameters())
+
+
+def run_with_count(model: Model, x: Tensor) -> Tensor:
+    return run_all(model, x) / sum(p.numel() for p in model.layers.parameters())
+
+
+def run_with_count_within(model: Model, x: Tensor) -> Tensor:
+    mask, count = x > 0, sum(p.numel() for p in model.layers.parameters())
+    for layer in model.layers:
+        x, _ = layer(x, mask=mask, scale=1 / count)
+    return x
+
+
+def run_with_weight(model: Model, x: Tensor) -> Tensor:
+    return run_all(model, x) @ model.layers[DEPTH // 2].wide.weight[:WIDTH]
+
+
+def run_backwards(model: Model, x: Tensor) -> Tensor:
+    for layer in reversed(model.layers):
+        x = layer(x)
+    return x
+
+
+def run_with_two(model: Model, x: Tensor) -> Tensor:
+    for i in range(0, DEPTH - 1, 2):
+        x = model.layers[i](x) + model.layers[i + 1](x)
+    return x
+
+
+def run_twice(model: Model, x: Tensor) -> Tensor:
+    return run_all(model, run_all(model, x))
+
+
+def make_tied() -> nn.Module:
+    model = Model(run_all)
+    model.last.weight = nn.Parameter(torch.zeros(WIDTH, WIDTH))
+    model.layers[DEPTH // 2].more = model.last.weight
+    return model
+
+
+def make_odd() -> nn.Module:
+    model = Model(run_all)
+    model.layers[DEPTH // 2].scale = 0.5
+    return model
+
+
+KEPT = {
+    "taps": lambda: Model(run_with_taps),
+    "penalty on all parameters": lambda: Model(run_with_penalty),
+    "count of parameters": lambda: Model(run_with_count),
+    "count of parameters within layers": lambda: Model(run_with_count_within, Masked),
+    "weight of a layer": lambda: Model(run_with_weight),
+    "backwards": lambda: Model(run_backwards),
+    "two at a time": lambda: Model(run_with_two),
+    "twice": lambda: Model(run_twice),
+    "tied": make_tied,
+    "an odd one": make_odd,
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_the_model_does_with_the_middle_is_traced(name: str, grown: list[int]) -> None:
+    assert_same_as_whole(KEPT[name])
+    assert all(count < DEPTH // 2 for count in grown)
