@@ -102,11 +102,11 @@ def capture(
     probe = copies.make(log)
     with _name_failures(probe, names, leaf_modules):
         refuse_hooks(model, names, training=loss is not None)
-        with run_as_traced(probe, autocast), mode:
-            with log:
-                _try_step(probe, example)
-            chains = _find_chains(copies, probe, log, example)
-            if loss is None and readers:
+        with run_as_traced(probe, autocast), mode, log:
+            _try_step(probe, example)
+        chains = _find_chains(copies, probe, log, example)
+        if loss is None and readers:
+            with run_as_traced(probe, autocast), mode:
                 layout = _choose_results(probe, probe.run(example[0]), readers, fake_targets)
 
         def trace(chains: Sequence[LayerChain]) -> tuple[Draft, dict[str, Tensor]]:
@@ -161,9 +161,10 @@ def _find_chains(
     if not chains:
         return ()
     shorter = CallLog()
+    step = copies.make(shorter, chains)
     try:
-        with shorter:
-            copies.make(shorter, chains)(*example)
+        with run_as_traced(step, copies.autocast), copies.mode, shorter:
+            step(*example)
     except Exception:  # whatever the model's code raises where tensors of a layer are missing
         return ()
     return chains if log.is_like(shorter, chains) else ()
