@@ -5,9 +5,9 @@ decomposed.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -108,16 +108,7 @@ def capture(
         if loss is None and readers:
             with run_as_traced(probe, autocast), mode:
                 layout = _choose_results(probe, probe.run(example[0]), readers, fake_targets)
-
-        def trace(chains: Sequence[LayerChain]) -> tuple[Draft, dict[str, Tensor]]:
-            return _trace(copies, chains, probe.wanted, example, Unroller(tell) if unrolled else None)
-
-        try:
-            draft, constants = trace(chains)
-        except (CannotRepeat, Untraceable):
-            if not chains:
-                raise
-            draft, constants = trace(())
+        draft, constants = _trace(copies, chains, probe.wanted, example, tell if unrolled else None)
         if not trust:
             repeated = copies.make()
             repeated.wanted = probe.wanted
@@ -145,7 +136,7 @@ class _StepCopies:
     def make(self, log: CallLog | None = None, chains: Sequence[LayerChain] = ()) -> StepModule:
         """Return a copy. log: notes what it does. chains: whose middle is left out."""
         training = self.step.criterion is not None
-        step = cast(StepModule, empty_copy(self.step, partial(fake_like, mode=self.mode)).train(training))
+        step = cast(StepModule, empty_copy(self.step, functools.partial(fake_like, mode=self.mode)).train(training))
         wrap_leaf_modules(step, self.step, self.leaf_modules, self.trials, self.values)
         step.before_run = RepeatedLayers(step.model, self.groups, log).begin_run
         for chain in chains:
@@ -175,18 +166,25 @@ def _trace(
     chains: Sequence[LayerChain],
     wanted: tuple[int, ...],
     example: tuple[Any, ...],
-    unroller: Unroller | None,
+    tell: Callable[[str], None] | None,
 ) -> tuple[Draft, dict[str, Tensor]]:
-    """Trace the step without the middle of some chains, which is then put in its place."""
+    """Trace the step without the middle of some chains, and put it in its place; where that fails, trace all of it.
+
+    tell: gets notes on recurrent nets; None where their time steps are no operators.
+    """
     step = copies.make(chains=chains)
     step.wanted = wanted
-    with run_as_traced(step, copies.autocast), defer_code():
-        exported = _export(_Traced(step) if STEP in copies.leaf_modules else step, step, example)
-    check_constants(exported.constants, copies.step.model)
-    draft, constants = draft_exported(exported, step, copies.autocast, unroller)
-    for chain in chains:
-        draft = grow_draft(draft, chain)
-    return draft, constants
+    try:
+        with run_as_traced(step, copies.autocast), defer_code():
+            exported = _export(_Traced(step) if STEP in copies.leaf_modules else step, step, example)
+        check_constants(exported.constants, copies.step.model)
+        unroller = Unroller(tell) if tell is not None else None
+        draft, constants = draft_exported(exported, step, copies.autocast, unroller)
+        return functools.reduce(grow_draft, chains, draft), constants
+    except (CannotRepeat, Untraceable):
+        if not chains:
+            raise
+    return _trace(copies, (), wanted, example, tell)
 
 
 @keep_quiet()

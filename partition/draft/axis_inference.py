@@ -3,6 +3,7 @@
 First all rules state which dimensions are one axis. Only when no axis splits any more are loops and readings final.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -125,7 +126,8 @@ def _number_axes(
     sizes = [axes[axis].size for axis in roots]
     number = {axis: i for i, axis in enumerate(roots)}
 
-    def final(sequence: Sequence[int]) -> tuple[int, ...]:
+    @functools.cache
+    def final(sequence: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(number[axis] for axis in axes.resolve(sequence))
 
     gradient = _find_gradients(draft, ops)

@@ -7,7 +7,7 @@ axes, it moves along whole chunks of the inner ones, such as the second third of
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..ir.axes import Axes
 from ..operators.sharding.signature import Composite, FixedRange, Labels, Signature, Sliding
@@ -42,8 +42,8 @@ class BoundSignature:
 
     def renumber(self, final: Callable[[tuple[int, ...]], tuple[int, ...]]) -> "BoundSignature":
         """Return the same with other axes."""
-        bindings = [[replace(binding, axes=final(binding.axes)) for binding in tensor] for tensor in self.bindings]
-        return replace(self, bindings=bindings)
+        bindings = [[LabelBinding(one.label, final(one.axes)) for one in tensor] for tensor in self.bindings]
+        return BoundSignature(self.name, bindings, self.given_up)
 
     @property
     def windows(self) -> dict[str, list[Sliding]]:

@@ -38,6 +38,8 @@ class Axes:
 
     def resolve(self, sequence: Sequence[int]) -> tuple[int, ...]:
         """Return the sequence in axes that stand for themselves."""
+        if not any(self._stands_for[axis] for axis in sequence):
+            return tuple(sequence)
         out: list[int] = []
         for axis in sequence:
             meaning = self._stands_for[axis]
@@ -50,6 +52,9 @@ class Axes:
 
     def equate(self, a: Sequence[int], b: Sequence[int]) -> bool:
         """Make two sequences mean the same index range; return False, and change nothing, where sizes do not divide."""
+        a, b = self.resolve(a), self.resolve(b)
+        if a == b:
+            return True
         if not _have_common_refinement(self.sizes(a), self.sizes(b)):
             return False
         left, right = deque(a), deque(b)

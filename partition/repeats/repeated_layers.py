@@ -104,29 +104,31 @@ class _LayerCall:
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Repeat an earlier call, or run the layer and record it."""
-        group, log = self._group, self._log
-        if group.is_hopeless:
+        log = self._log
+        if self._group.is_hopeless:
             return self._call(args, kwargs)
         described = describe_arguments(args, kwargs) if log is not None else None
         with log.pause() if log is not None else contextlib.nullcontext():
-            try:
-                signature = self._sign(args, kwargs)
-            except CannotFreeze:
-                group.misses += 1
-                signature, known = None, None
-            else:
-                known = self._recorded.get((self._number, signature.decisive))
-            if signature is None or known is None or not known.accepts(signature.operands):
-                call, output = LoggedCall(self._name, described), self._watch(args, kwargs, signature)
-            else:
-                group.hits += 1
-                results = _repeat(known, signature)
-                output = rebuild_output(known.output, signature.operands, results)
-                arguments = signature.operands[signature.states :]
-                call = RepeatedCall(self._name, described, known, arguments, known.output, results, signature.states)
+            call, output = self._answer(args, kwargs, described)
         if log is not None:
             log.entries.append(call)
         return output
+
+    def _answer(self, args: Any, kwargs: Any, described: Any) -> tuple[LoggedCall, Any]:
+        """Return what the call gives, and what a log is to know of it."""
+        group = self._group
+        try:
+            signature = self._sign(args, kwargs)
+        except CannotFreeze:
+            group.misses += 1
+            return LoggedCall(self._name, described), self._watch(args, kwargs, None)
+        known = self._recorded.get((self._number, signature.decisive))
+        if known is None or not known.accepts(signature.operands):
+            return LoggedCall(self._name, described), self._watch(args, kwargs, signature)
+        group.hits += 1
+        results, operands, states = _repeat(known, signature), signature.operands, signature.states
+        call = RepeatedCall(self._name, described, known, operands[states:], known.output, results, states)
+        return call, rebuild_output(known.output, operands, results)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]

@@ -145,7 +145,8 @@ def capture_example(
     what the user should know of it.
     """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
-    graph, constants = _graph(capture.task, example, capture.leaf_modules, spec, tell, training=training)
+    model = build_without_weights(capture.task)
+    graph, constants = _graph(capture.task, model, example, capture.leaf_modules, spec, tell, training=training)
     if training:
         _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
     return freeze_parameters(graph, capture.train.frozen), constants
@@ -154,9 +155,9 @@ def capture_example(
 def _graphs(
     task: "Task", example: Example, leaf_modules: Sequence[str], spec: TaskSpec, tell: Callable[[str], None]
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    batch, freeze = example.batch, has_one_length(example)
-    train, constants = _graph(task, batch, leaf_modules, spec, tell, training=True, freeze=freeze)
-    evaluation, more = _graph(task, batch, leaf_modules, spec, tell, training=False)
+    batch, freeze, model = example.batch, has_one_length(example), build_without_weights(task)
+    train, constants = _graph(task, model, batch, leaf_modules, spec, tell, training=True, freeze=freeze)
+    evaluation, more = _graph(task, model, batch, leaf_modules, spec, tell, training=False)
     constants |= more
     _check(task, batch, train, constants, leaf_modules, spec, tell)
     return train, freeze_parameters(evaluation, train.frozen), constants
@@ -188,6 +189,7 @@ def _check(
 
 def _graph(
     task: "Task",
+    model: "nn.Module",
     example: "Data",
     leaf_modules: Sequence[str],
     spec: TaskSpec,
@@ -212,7 +214,6 @@ def _graph(
             tell=tell,
         )
 
-    model = build_without_weights(task)
     try:
         return trace(model)
     except TrialFailed:  # a leaf module may need buffers as they are: an index into a table, say

@@ -216,3 +216,19 @@ KEPT = {
 def test_what_the_model_does_with_the_middle_is_traced(name: str, grown: list[int]) -> None:
     assert_same_as_whole(KEPT[name])
     assert all(count < DEPTH // 2 for count in grown)
+
+
+def test_twice_as_many_layers_make_no_longer_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, export_step = list[int](), export._export
+
+    def trace(*args: Any) -> torch.export.ExportedProgram:
+        exported = export_step(*args)
+        lengths.append(len(exported.graph.nodes))
+        return exported
+
+    monkeypatch.setattr(export, "_export", trace)
+    for depth in (DEPTH, 2 * DEPTH):
+        graph, _ = capture(nn.Sequential(*(Layer() for _ in range(depth))), loss, (X,), (X,))
+        assert sum(op.target == "aten.linear.default" for op in graph.ops) == 2 * depth
+    assert len(lengths) == 2
+    assert lengths[0] == lengths[1]
