@@ -83,12 +83,12 @@ class Downpour(Method, frozen=True, tag="downpour"):
         if self.warm_start and loop.start_step == 0 and loop.replica > 0:
             client.fetch(min_version=self.warm_start)
             client.wait()  # before any batch is leased, of which replica 0 may need all
-        is_pushed = True
+        is_pushed, exchanges = True, False
         # "while true"
         for step in loop.steps():
             # "if (step mod n_fetch) == 0: StartAsynchronouslyFetchingParameters(parameters)"
             if step == loop.start_step or step % self.fetch == 0:
-                if not client.is_fetching:
+                if not (client.is_fetching or exchanges):
                     client.fetch(changed_only=loop.may_fetch_changes(step))
                 client.wait(accrued if is_separate and not accrued.is_undefined else None)
             if self.overlap and (step + 1) % self.fetch == 0 and not loop.is_last:
@@ -121,7 +121,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
                 else:
                     accrued.zero(apart=True)
             # "step ← step + 1"
-            loop.finish_step(step)
+            loop.finish_step(step, client.wait if exchanges else lambda: None)
         if not is_pushed:  # nobody knew that no step would follow
             client.push(accrued, step - 1, skipped=loop.take_skipped())
         client.leave()

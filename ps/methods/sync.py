@@ -56,6 +56,12 @@ class Sync(Method, frozen=True, tag="sync"):
         """
         client, gradient = loop.client, loop.gradient
         step = loop.start_step
+
+        def read_next() -> None:
+            if client.version <= step:
+                client.fetch(min_version=step + 1, changed_only=True)
+                client.wait()
+
         while loop.load_batch(step):
             # "wait to read θ(t) from parameter servers"
             if step == loop.start_step or client.version < step:
@@ -68,8 +74,7 @@ class Sync(Method, frozen=True, tag="sync"):
                 break
             # "send (G_k(t), t) to parameter servers"
             client.push(gradient, step, base=step)
-            loop.finish_step(step)
-            client.fetch(min_version=step + 1, changed_only=True)
-            client.wait()
+            loop.finish_step(step, read_next)
+            read_next()
             step = max(step + 1, loop.agree(client.version, step)) if self.backups else step + 1
         client.leave()

@@ -58,6 +58,7 @@ class TrainingLoop(Generic[B]):
     Attributes:
         is_last: whether no step follows the present one, as far as `batches` knows.
         has_ended: whether training ends before the step that was yielded last, of which there is no gradient.
+        settle: waits until the values contain the step that is reported.
         rate: by what the user multiplies the learning rate at present; None where a schedule says that.
     """
 
@@ -84,6 +85,7 @@ class TrainingLoop(Generic[B]):
         self.start_step, self.total_steps = start_step, total_steps
         self.is_last = self.has_ended = False
         self.rate: float | None = None
+        self.settle: Callable[[], object] = lambda: None
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
         self._keep, self._read_state, self._skips = keep, read_state, skips
@@ -174,9 +176,10 @@ class TrainingLoop(Generic[B]):
         skipped, self._skipped = self._skipped or set(), None
         return skipped
 
-    def finish_step(self, step: int) -> None:
-        """Report that a step is over."""
+    def finish_step(self, step: int, settle: Callable[[], object] = lambda: None) -> None:
+        """Report that a step is over. settle: waits until the values contain it, which an evaluation needs."""
         assert self._batch is not None
+        self.settle = settle
         if self._report is not None:
             self._report(step, self._loss, len(self._batch))
 

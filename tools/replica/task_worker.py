@@ -1,5 +1,6 @@
 """`TaskWorker`: a worker that trains a task: it reads its batches, computes on them and, as replica 0, evaluates."""
 
+from collections.abc import Callable
 from typing import Any
 
 from ...runtime.channel.channel import Channel
@@ -49,11 +50,12 @@ class TaskWorker(WorkerProcess):
         """Return about how many batches all replicas together have computed by the end of a step."""
         return self._assignment.count_reached(step)
 
-    def evaluate_due(self, step: int) -> None:
+    def evaluate_due(self, step: int, settle: Callable[[], object]) -> None:
         """Evaluate if this is replica 0; the others go on, or wait for what follows if all may have to end together."""
         if not self._log.is_evaluation_due():
             return
         if self._tests is not None:
+            settle()
             self._evaluate(step, self._tests)
         elif self._training.awaits_verdicts and not self._spec.method.leases_batches:
             self._log.skip_evaluation()

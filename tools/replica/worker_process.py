@@ -80,8 +80,8 @@ class WorkerProcess(ABC):
         """Return about how many batches all replicas together have computed by the end of a step."""
 
     @abstractmethod
-    def evaluate_due(self, step: int) -> None:
-        """Evaluate after a step, if this worker does and that is due."""
+    def evaluate_due(self, step: int, settle: Callable[[], object]) -> None:
+        """Evaluate after a step, if this worker does and that is due. settle: waits until the values contain it."""
 
     def _build_client(self) -> Client:
         """Return the client; that of replica 0 has put the values that training begins with."""
@@ -139,7 +139,7 @@ class WorkerProcess(ABC):
             total_steps=0 if self._training.is_open_ended else self._training.steps,
             clip=(lambda step: model_part.clip(max_norm, step)) if max_norm else None,
             agree=model_part.agree,
-            report=lambda step, loss, count: self._finish_step(step, loss, last=loop.is_last),
+            report=lambda step, loss, count: self._finish_step(step, loss, loop.settle, last=loop.is_last),
             gradient=model_part.gradient,
             keep=self._local_state.keep if self._local_state is not None else lambda tensors: None,
             read_state=self._read_optimizer_state,
@@ -159,7 +159,7 @@ class WorkerProcess(ABC):
         waited = {what: round(seconds, 3) for what, seconds in (waited | {"peers": peers_s}).items()}
         return {"waited": waited, "unacknowledged": self._client.in_flight}
 
-    def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
+    def _finish_step(self, step: int, loss: float | None, settle: Callable[[], object], *, last: bool) -> None:
         """Log a step, and save and evaluate if that is due."""
         reached = self.count_reached(step)
         acknowledged = self._client.durable_step if self._leases else None
@@ -171,7 +171,7 @@ class WorkerProcess(ABC):
         if self._spec.replica == 0:
             self._state_writer.write_due(reached)
         self._steps_done = step + 1
-        self.evaluate_due(step)
+        self.evaluate_due(step, settle)
 
     def _end_training(self) -> None:
         """Save what this worker alone has, and note what the training took, which is over as far as is known."""

@@ -1,6 +1,6 @@
 """`ScriptWorker`: the worker of a replica whose loop is the user's own: each `take_step` is one step of the method."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -86,7 +86,7 @@ class ScriptWorker(WorkerProcess):
         """Return the batches computed if all replicas have made as many steps as this one."""
         return (step + 1) * self._training.replicas
 
-    def evaluate_due(self, step: int) -> None:
+    def evaluate_due(self, step: int, settle: Callable[[], object]) -> None:
         """Do nothing: the user's code evaluates when it likes."""
 
     def _go_on(self) -> None:
@@ -95,9 +95,9 @@ class ScriptWorker(WorkerProcess):
         self._part.worker.copies.refresh(self._part.values)
         self._progress.value = None  # the user's code may now test or save for as long as it likes
 
-    def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
+    def _finish_step(self, step: int, loss: float | None, settle: Callable[[], object], *, last: bool) -> None:
         is_second = step == self.start_step + 1  # by then it is known how often schedulers are called for a step
-        super()._finish_step(step, self._loss, last=last or is_second)
+        super()._finish_step(step, self._loss, settle, last=last or is_second)
         self._loss = None
 
     def _describe_loop(self) -> dict[str, Any]:
