@@ -3,10 +3,11 @@
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import BadInput
 from ..ir.autocast import autocast_context
@@ -41,6 +42,7 @@ def run_as_traced(step: StepModule, autocast: str) -> Iterator[None]:
         StandIns(DETACHED_DATA, SIZES_IN_TENSORS, PACKED_SEQUENCES, GROUPED_PRODUCTS, KnownConditions().stand_ins),
         torch.compiler.set_stance("force_eager"),
         _unchecked_distributions(),
+        _moves_to_the_same_place(),
         assume_generic_sizes(),
         autocast_context(autocast, cached=False),
         keep_quiet(),
@@ -57,6 +59,36 @@ def _unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         torch.distributions.Distribution.set_default_validate_args(before)
+
+
+@contextlib.contextmanager
+def _moves_to_the_same_place() -> Iterator[None]:
+    """Let modules be cast to what they are and moved to where they are, as by `self.part.to(x.dtype)` in forward.
+
+    That changes nothing. But torch would exchange tensors without values for others, which it then refuses, or which
+    have no gradient in the trace.
+    """
+    move = nn.Module._apply
+
+    def move_what_changes(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        tensors = [*module.parameters(recurse), *module.buffers(recurse)]
+        return module if all(_is_same_after(fn, tensor) for tensor in tensors) else move(module, fn, recurse)  # type: ignore[no-untyped-call]
+
+    nn.Module._apply = move_what_changes  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module._apply = move  # type: ignore[method-assign]
+
+
+def _is_same_after(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> bool:
+    """Whether a conversion leaves a tensor as it is, found out with a small one of its kind."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        small = torch.empty([1] * tensor.dim(), dtype=tensor.dtype)
+        try:
+            return tensor.is_contiguous() and fn(small) is small
+        except Exception:  # it is no place of this machine, which the conversion itself then says
+            return False
 
 
 @contextlib.contextmanager

@@ -1,0 +1,48 @@
+"""What the model's code does while it is traced, and a trace could not follow."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from layer_stacks import WIDTH, Layer, Stack
+from torch import Tensor, nn
+
+from cutset.errors import BadInput
+from cutset.partition.capture.export import capture
+
+X = torch.zeros(4, WIDTH)
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    return F.mse_loss(output, target)
+
+
+class Moved(Layer):
+    """Casts a part of it to what it is, and moves another to where it is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.wide = self.wide.to(x.dtype)
+        self.norm.to(x.device).float()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_modules_may_be_moved_to_where_they_are(reuse: bool) -> None:
+    found, _ = capture(Stack(lambda i: Moved()), loss, (X,), (X,), reuse=reuse)
+    expected, _ = capture(Stack(lambda i: Layer()), loss, (X,), (X,))
+    assert [(op.name, op.target, op.arguments, op.nest) for op in found.ops] == [
+        (op.name, op.target, op.arguments, op.nest) for op in expected.ops
+    ]
+    assert found.tensors == expected.tensors
+
+
+class Narrowed(Layer):
+    """Casts a part of it to another dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.wide.to(torch.bfloat16).bias.sum()
+
+
+def test_what_another_cast_does_is_refused_by_its_line() -> None:
+    with pytest.raises(BadInput, match=r"self\.wide\.to\(torch\.bfloat16\)"):
+        capture(Narrowed(), loss, (X,), (X,))
+    assert nn.Module._apply.__name__ == "_apply"
