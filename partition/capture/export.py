@@ -27,8 +27,14 @@ from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
-from ..repeats.graph_segment import CannotRepeat
-from ..repeats.layer_chains import CallLog, LayerChain, find_chains, skip_layers
+from ..repeats.layer_chains import (
+    CallLog,
+    LayerChain,
+    find_chains,
+    hide_skipped_tensors,
+    list_skipped_tensors,
+    skip_layers,
+)
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
 from ..trace.deferred_code import defer_code
@@ -37,7 +43,7 @@ from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
-from .exported_draft import check_constants, draft_exported, list_state
+from .exported_draft import check_constants, draft_exported, list_state, list_state_names
 from .grown_draft import grow_draft
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
@@ -148,7 +154,7 @@ def _find_chains(
     copies: _StepCopies, probe: StepModule, log: CallLog, example: tuple[Any, ...]
 ) -> Sequence[LayerChain]:
     """Return the chains of layers without whose middle the step does the same. log: of a run of `probe`."""
-    chains = find_chains(log, probe.model)
+    chains = find_chains(log, probe.model, probe)
     if not chains:
         return ()
     shorter = CallLog()
@@ -156,9 +162,10 @@ def _find_chains(
     try:
         with run_as_traced(step, copies.autocast), copies.mode, shorter:
             step(*example)
-    except Exception:  # whatever the model's code raises where tensors of a layer are missing
+    except Exception:  # whatever the model's code raises where a layer does nothing
         return ()
-    return chains if log.is_like(shorter, chains) else ()
+    reads_skipped = shorter.has_read(list_skipped_tensors(step.model, chains))
+    return chains if log.is_like(shorter, chains) and not reads_skipped else ()
 
 
 def _trace(
@@ -172,19 +179,25 @@ def _trace(
 
     tell: gets notes on recurrent nets; None where their time steps are no operators.
     """
-    step = copies.make(chains=chains)
-    step.wanted = wanted
+    step, notes = copies.make(chains=chains), list[str]()
+    step.wanted, states = wanted, list_state_names(step)
+    hide_skipped_tensors(step, step.model, chains)
     try:
         with run_as_traced(step, copies.autocast), defer_code():
             exported = _export(_Traced(step) if STEP in copies.leaf_modules else step, step, example)
         check_constants(exported.constants, copies.step.model)
-        unroller = Unroller(tell) if tell is not None else None
+        unroller = Unroller(notes.append) if tell is not None else None
         draft, constants = draft_exported(exported, step, copies.autocast, unroller)
-        return functools.reduce(grow_draft, chains, draft), constants
-    except (CannotRepeat, Untraceable):
+        for chain in chains:
+            draft = grow_draft(draft, chain, states)
+    except Exception:  # of torch or of us: it may be the middle that is missing
         if not chains:
             raise
-    return _trace(copies, (), wanted, example, tell)
+        return _trace(copies, (), wanted, example, tell)
+    if tell is not None:
+        for note in notes:
+            tell(note)
+    return draft, constants
 
 
 @keep_quiet()

@@ -26,6 +26,11 @@ TENSOR_KINDS = {
 def draft_exported(
     exported: torch.export.ExportedProgram, step: StepModule, autocast: str, unroller: Unroller | None
 ) -> tuple[Draft, dict[str, Tensor]]:
+    """Return the draft of an exported step and the values of its constants, by name.
+
+    step: what was exported, for the names of parameters and buffers. autocast: the dtype in which torch.autocast
+    computes, or "". unroller: makes operators of the time steps of recurrent nets; None leaves them whole.
+    """
     draft = Draft()
     lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None, unroller=unroller)
     constants = _enter_placeholders(exported, step, lowering)
@@ -58,6 +63,11 @@ def _first_names(step: nn.Module) -> dict[str, str]:
     for name, tensor in state.items():
         first.setdefault(id(tensor), _public_name(name))
     return {name: first[id(tensor)] for name, tensor in state.items()}
+
+
+def list_state_names(step: nn.Module) -> list[str]:
+    """Return the public names of parameters and buffers in the order of a step."""
+    return list(dict.fromkeys(_first_names(step).values()))
 
 
 def _enter_placeholders(

@@ -1,8 +1,8 @@
 """Grows the draft of a model that was traced without the middle of a chain of like layers.
 
 The layer before the middle and the one after it are in the draft. The operators of the second must be those of the
-first, one layer on: of other parameters, and with names that are counted up as torch counts them. Then so are those of
-each layer between, and whatever comes later is counted up by as many.
+first, so many layers on: of other parameters, and with names that are counted up as torch counts them, which the trace
+has done for the layers between, too. Then each layer between has the same operators, one step of the names further on.
 """
 
 import re
@@ -23,38 +23,35 @@ _NUMBERED = re.compile(r"(\w+?)(?:_(\d+))?")  # as torch names the nodes of a gr
 
 @dataclass(frozen=True)
 class _Renaming:
-    """Gives operators the names that they have some layers on.
+    """Makes of the operators of one layer those of another, `count` layers on.
 
     makers: the operators of a draft by their outputs. steps: by how much a layer counts up the names of its operators.
-    values: the outputs that get other names. count: of layers. layer: the first one in the chain that is renamed, and
-    its name then.
+    chained: what the layer computes and the one before it, which have other names then. old, new: of the two layers.
     """
 
     makers: Mapping[str, DraftOp]
     steps: Mapping[str, int]
-    values: AbstractSet[str]
+    chained: AbstractSet[str]
     count: int
-    layer: tuple[str, str] | None = None
+    old: str
+    new: str
 
     def name(self, tensor: str) -> str:
         """Return the name of a tensor."""
         if tensor in self.makers:
             maker = self.makers[tensor]
-            return self._name_op(maker) + tensor[len(maker.name) :] if tensor in self.values else tensor
-        if self.layer is None or not _is_inside(tensor, self.layer[0]):
-            return tensor
-        return self.layer[1] + tensor[len(self.layer[0]) :]
+            return self._name_op(maker) + tensor[len(maker.name) :] if tensor in self.chained else tensor
+        return self.new + tensor[len(self.old) :] if _is_inside(tensor, self.old) else tensor
 
     def rename(self, op: DraftOp) -> DraftOp:
-        """Return an operator, which is renamed itself."""
+        """Return an operator of the layer as the other layer has it."""
         names = {tensor: self.name(tensor) for tensor in find_tensors(op.arguments).values()}
-        old, new = self.layer or ("", "")
         return DraftOp(
             self._name_op(op),
             op.target,
             rename_tensors(op.arguments, names),
             tuple(map(self.name, op.outputs)),
-            new + op.module[len(old) :] if _is_inside(op.module, old) else op.module,
+            self.new + op.module[len(self.old) :] if _is_inside(op.module, self.old) else op.module,
             op.source,
             tuple(map(self.name, op.writes)),
         )
@@ -64,41 +61,41 @@ class _Renaming:
         if named_after:  # a cast, or the copy into a buffer
             return self.name(named_after[0]) + op.name[len(named_after[0]) :]
         base, number = _parse(op.name)
-        number += self.count * self.steps.get(base, 0)
-        return f"{base}_{number}" if number else base
+        return f"{base}_{number + self.count * self.steps.get(base, 0)}"
 
 
-def grow_draft(draft: Draft, chain: LayerChain) -> Draft:
-    """Return the draft as if the skipped layers of a chain had been traced; CannotRepeat where that cannot be told."""
+def grow_draft(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
+    """Return the draft as if the skipped layers of a chain had been traced; CannotRepeat where that cannot be told.
+
+    states: the names of all parameters and buffers of the step, in its order.
+    """
     layers = (chain.last_before, chain.first, chain.last)
     runs = [(layer, list(ops)) for layer, ops in groupby(draft.ops, lambda op: _find_layer(op, layers))]
     _demand_order([layer for layer, _ in runs], layers)
     before, first, last = ([op for layer, ops in runs for op in ops if layer == one] for one in layers)
     makers = {output: op for op in draft.ops for output in op.outputs}
-    steps, made = _count_steps(first, last), _list_outputs(first)
-    chained = _list_outputs(before) | made
-    start = next(i for i, (layer, _) in enumerate(runs) if layer == chain.last)
-    late = _list_outputs(op for _, ops in runs[start:] for op in ops) - chained
-    _demand_apart(draft, runs, layers, made, late)
-
-    def move_on(count: int, layer: str) -> _Renaming:
-        return _Renaming(makers, steps, chained, count, (chain.first, layer))
-
-    _demand_likeness(draft, first, last, move_on(1, chain.last))
-    moves = [move_on(count, layer) for count, layer in enumerate(chain.skipped, 1)]
-    count_up = _Renaming(makers, steps, late, len(moves))
-    after_middle = replace(count_up, values=late | made)
-    grown = Draft(_grow_states(draft, makers, chain), [], [count_up.name(name) for name in draft.results])
-    for i, (layer, ops) in enumerate(runs):
-        renamings: list[_Renaming | None] = [None]
-        if layer == chain.first:
-            renamings += moves
-        elif layer != chain.last_before and i >= start:
-            renamings = [after_middle if layer == chain.last else count_up]
-        for renaming in renamings:
+    made, count = _list_outputs(first), len(chain.skipped)
+    steps, chained = _count_steps(first, last, count + 1), _list_outputs(before) | made
+    _demand_apart(draft, runs, layers, made)
+    targets = [*chain.skipped, chain.last]
+    moves = [_Renaming(makers, steps, chained, i, chain.first, layer) for i, layer in enumerate(targets, 1)]
+    _demand_likeness(draft, first, last, moves)
+    grown = Draft(_grow_states(draft, makers, chain, states), [], draft.results)
+    for layer, ops in runs:
+        if layer == chain.last:
+            ops = [_relink(op, made, moves[-2]) for op in ops]
+        for op in ops:
+            _enter(op, op, draft, grown)
+        for renaming in moves[:-1] if layer == chain.first else ():
             for op in ops:
-                _enter(op, op if renaming is None else renaming.rename(op), draft, grown)
+                _enter(op, renaming.rename(op), draft, grown)
     return grown
+
+
+def _relink(op: DraftOp, made: AbstractSet[str], renaming: _Renaming) -> DraftOp:
+    """Return an operator of the last layer, which in the draft reads what the first one makes."""
+    names = {tensor: renaming.name(tensor) for tensor in made & set(find_tensors(op.arguments).values())}
+    return replace(op, arguments=rename_tensors(op.arguments, names))
 
 
 def _enter(op: DraftOp, renamed: DraftOp, draft: Draft, grown: Draft) -> None:
@@ -110,17 +107,17 @@ def _enter(op: DraftOp, renamed: DraftOp, draft: Draft, grown: Draft) -> None:
     grown.ops.append(renamed)
 
 
-def _grow_states(draft: Draft, makers: Mapping[str, DraftOp], chain: LayerChain) -> dict[str, DraftTensor]:
-    """Return what no operator makes, with parameters and buffers of the skipped layers after those of the first."""
-    grown: dict[str, DraftTensor] = {}
-    states = [tensor for name, tensor in draft.tensors.items() if name not in makers]
-    for layer, tensors in groupby(states, lambda t: _find_layer_of_state(t.name, (chain.first, chain.last))):
-        block = list(tensors)
-        grown |= {tensor.name: tensor for tensor in block}
-        for skipped in chain.skipped if layer == chain.first else ():
-            moved = [replace(tensor, name=skipped + tensor.name[len(layer) :]) for tensor in block]
-            grown |= {tensor.name: tensor for tensor in moved}
-    return grown
+def _grow_states(
+    draft: Draft, makers: Mapping[str, DraftOp], chain: LayerChain, states: Sequence[str]
+) -> dict[str, DraftTensor]:
+    """Return what no operator makes, with parameters and buffers of the skipped layers at their places."""
+    given = {name: tensor for name, tensor in draft.tensors.items() if name not in makers}
+    for tensor in list(given.values()):
+        if _is_inside(tensor.name, chain.first):
+            moved = [layer + tensor.name[len(chain.first) :] for layer in chain.skipped]
+            given |= {name: replace(tensor, name=name) for name in moved}
+    ordered = [name for name in dict.fromkeys(states) if name in given]
+    return {name: given[name] for name in dict.fromkeys((*ordered, *given))}
 
 
 def _find_layer(op: DraftOp, layers: Sequence[str]) -> str:
@@ -147,34 +144,32 @@ def _demand_order(runs: Sequence[str], layers: Sequence[str]) -> None:
 
 
 def _demand_apart(
-    draft: Draft,
-    runs: Sequence[tuple[str, list[DraftOp]]],
-    layers: Sequence[str],
-    made: AbstractSet[str],
-    late: AbstractSet[str],
+    draft: Draft, runs: Sequence[tuple[str, list[DraftOp]]], layers: Sequence[str], made: AbstractSet[str]
 ) -> None:
     """Refuse a draft in which others read what the first layer makes, which stands for what all skipped ones make."""
     for layer, ops in runs:
-        for op in ops:
-            read = find_tensors(op.arguments).values()
-            if layer not in layers[1:] and not made.isdisjoint(read):
+        for op in ops if layer not in layers[1:] else ():
+            if not made.isdisjoint(find_tensors(op.arguments).values()):
                 raise CannotRepeat(f"{op.name} reads what a layer makes within the chain")
-            if layer in layers[:2] and not late.isdisjoint(read):
-                raise CannotRepeat(f"{op.name} reads what is made after it")
     if not made.isdisjoint(draft.results):
         raise CannotRepeat("a result is made within the chain")
 
 
-def _demand_likeness(draft: Draft, first: Sequence[DraftOp], last: Sequence[DraftOp], renaming: _Renaming) -> None:
-    """Refuse layers of which the last is not as the first would be one layer on."""
+def _demand_likeness(
+    draft: Draft, first: Sequence[DraftOp], last: Sequence[DraftOp], moves: Sequence[_Renaming]
+) -> None:
+    """Refuse layers of which the last is not as the first would be in its place."""
+    made = _list_outputs(first)
     for op, other in zip(first, last, strict=True):
-        tensors = [replace(draft.tensors[name], name=renaming.name(name)) for name in op.outputs]
-        if renaming.rename(op) != other or tensors != [draft.tensors[name] for name in other.outputs]:
+        tensors = [replace(draft.tensors[name], name=moves[-1].name(name)) for name in op.outputs]
+        if moves[-1].rename(op) != _relink(other, made, moves[-2]):
             raise CannotRepeat(f"{other.name} is not {op.name} of another layer")
+        if tensors != [draft.tensors[name] for name in other.outputs]:
+            raise CannotRepeat(f"{other.name} has not the form of {op.name}")
 
 
-def _count_steps(first: Sequence[DraftOp], last: Sequence[DraftOp]) -> dict[str, int]:
-    """Return by how much a layer counts up the names of its operators."""
+def _count_steps(first: Sequence[DraftOp], last: Sequence[DraftOp], count: int) -> dict[str, int]:
+    """Return by how much a layer counts up the names of its operators. count: of layers from the first to the last."""
     if len(first) != len(last):
         raise CannotRepeat("the layers have not as many operators")
     steps: dict[str, int] = {}
@@ -182,7 +177,8 @@ def _count_steps(first: Sequence[DraftOp], last: Sequence[DraftOp]) -> dict[str,
         if "." in op.name:  # named after a tensor
             continue
         (base, number), (same, later) = _parse(op.name), _parse(other.name)
-        if base != same or steps.setdefault(base, later - number) != later - number or later <= number:
+        step, rest = divmod(later - number, count)
+        if base != same or rest or step <= 0 or steps.setdefault(base, step) != step:
             raise CannotRepeat(f"{other.name} is not {op.name} counted up")
     return steps
 

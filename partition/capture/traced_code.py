@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.rnn import RNNBase
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import BadInput
@@ -65,14 +66,17 @@ def _unchecked_distributions() -> Iterator[None]:
 def _moves_to_the_same_place() -> Iterator[None]:
     """Let modules be cast to what they are and moved to where they are, as by `self.part.to(x.dtype)` in forward.
 
-    That changes nothing. But torch would exchange tensors without values for others, which it then refuses, or which
-    have no gradient in the trace.
+    That changes nothing, if no module within does more then than torch's own. But torch would exchange tensors without
+    values for others, which it then refuses, or which have no gradient in the trace.
     """
     move = nn.Module._apply
 
     def move_what_changes(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         tensors = [*module.parameters(recurse), *module.buffers(recurse)]
-        return module if all(_is_same_after(fn, tensor) for tensor in tensors) else move(module, fn, recurse)  # type: ignore[no-untyped-call]
+        plain = all(type(one)._apply in (move_what_changes, RNNBase._apply) for one in module.modules())
+        if plain and all(_is_same_after(fn, tensor) for tensor in tensors):
+            return module
+        return move(module, fn, recurse)  # type: ignore[no-untyped-call]
 
     nn.Module._apply = move_what_changes  # type: ignore[method-assign]
     try:

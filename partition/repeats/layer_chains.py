@@ -1,21 +1,23 @@
 """Chains of like layers, each of which gets what the one before gives and nothing happens in between.
 
 The middle of a long chain need not be traced: see `grown_draft`. A `CallLog` of a run without data shows the chains,
-and `skip_layers` has a copy of the model go without their middle. Whether the rest of the model does the same then, the
-logs of both tell.
+and `skip_layers` has a copy of the model pass over their middle, whose modules and tensors stay where they are. Whether
+the rest of the model does the same then, and reads nothing of the middle, the logs of both runs tell.
 """
 
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..operators.leaf_module import TRACED_CALL
 from .call_output import rebuild_output, returns_operand
@@ -27,10 +29,14 @@ MIN_SKIPPED = 2  # calls of a chain; fewer are traced as fast as they are left o
 
 @dataclass(frozen=True)
 class LoggedCall:
-    """A call of a layer, given by its name. described: its arguments without values of tensors."""
+    """A call of a layer, given by its name. described: its arguments without values of tensors.
+
+    line: of the model's code that leads to it.
+    """
 
     layer: str
     described: Any
+    line: str
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,17 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.entries: list[Any] = []
+        self._read: dict[int, Tensor] = {}  # by id, outside of layers
         self._paused = False
+
+    def begin_run(self) -> None:
+        """Forget the run before."""
+        self.entries.clear()
+        self._read.clear()
+
+    def has_read(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether an operator outside of layers has read, or written, one of these tensors."""
+        return any(id(tensor) in self._read for tensor in tensors)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -94,6 +110,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not self._paused:
             self.entries.append((str(func), describe_arguments(args, kwargs)))
+            self._read |= {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         return func(*args, **kwargs)
 
 
@@ -103,8 +120,8 @@ def describe_arguments(args: Any, kwargs: Any) -> Any:
 
 
 def _describe_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return tuple(leaf.shape), leaf.dtype
+    if isinstance(leaf, Tensor):  # sizes that depend on data cannot be compared
+        return [size if type(size) is int else None for size in leaf.shape], leaf.dtype
     return leaf if isinstance(leaf, _PLAIN) else type(leaf).__name__
 
 
@@ -116,11 +133,11 @@ def _layer_of(entry: Any) -> str | None:
 
 
 def _describe_entry(entry: Any) -> Any:
-    return (entry.layer, entry.described) if isinstance(entry, LoggedCall) else entry
+    return (entry.layer, entry.described, entry.line) if isinstance(entry, LoggedCall) else entry
 
 
-def find_chains(log: CallLog, model: nn.Module) -> list[LayerChain]:
-    """Return the chains of a model whose middle may be left out."""
+def find_chains(log: CallLog, model: nn.Module, step: nn.Module) -> list[LayerChain]:
+    """Return the chains of a model whose middle may be left out. step: what has run, the model within."""
     runs: list[list[RepeatedCall]] = [[]]
     for before, entry in pairwise([None, *log.entries]):
         if not isinstance(entry, RepeatedCall):
@@ -130,12 +147,15 @@ def find_chains(log: CallLog, model: nn.Module) -> list[LayerChain]:
         runs[-1].append(entry)
     chains = [chain for run in runs for chain in _list_chains(run)]
     counts = Counter(layer for layer in (_layer_of(entry) for entry in log.entries) if layer is not None)
-    return [chain for chain in chains if _is_apart(chain, model, counts)]
+    held = Counter(map(id, _list_tensors(step)))
+    return [chain for chain in chains if _is_apart(chain, model, counts, held)]
 
 
 def _find_passed(before: RepeatedCall, call: RepeatedCall) -> int | None:
     """Return which argument of a call is the only result of the one before, where nothing else differs."""
     if before.like is not call.like or len(before.results) != 1 or len(before.arguments) != len(call.arguments):
+        return None
+    if before.line != call.line:  # which operators name where the layer's code is torch's
         return None
     if any(returns_operand(call.structure, position) for position in range(call.states)):
         return None
@@ -147,26 +167,24 @@ def _find_passed(before: RepeatedCall, call: RepeatedCall) -> int | None:
 
 def _list_chains(run: Sequence[RepeatedCall]) -> Iterator[LayerChain]:
     """Yield the chain of consecutive calls, where it is long enough and passes always the same argument."""
-    last_before, first, *skipped, last = [call.layer for call in run] if len(run) > MIN_SKIPPED + 2 else [""] * 3
+    if len(run) < MIN_SKIPPED + 3:
+        return
     passed = {_find_passed(before, call) for before, call in pairwise(run)}
-    if len(skipped) >= MIN_SKIPPED and len(passed) == 1:
-        (position,) = passed
-        assert position is not None
-        yield LayerChain(last_before, first, tuple(skipped), last, run[2], position)
+    position = passed.pop()
+    if not passed and position is not None:
+        last_before, first, *skipped, last = [call.layer for call in run]
+        of_skipped = run[2]
+        yield LayerChain(last_before, first, tuple(skipped), last, of_skipped, position)
 
 
-def _is_apart(chain: LayerChain, model: nn.Module, counts: Mapping[str, int]) -> bool:
-    """Whether each layer is called once, holds no tensor that another module holds, and they are in the model's order.
+def _is_apart(chain: LayerChain, model: nn.Module, counts: Mapping[str, int], held: Mapping[int, int]) -> bool:
+    """Whether each layer is called once, and holds no tensor that another module holds, whose name it would have.
 
-    Else a tensor or an operator of theirs goes by the name of another one.
+    counts: of calls. held: how often each tensor is held, by id.
     """
     called = (chain.last_before, chain.first, *chain.skipped, chain.last)
-    if any(counts[layer] > 1 for layer in called):
-        return False
-    order = [name for name, _ in model.named_modules() if name in set(called)]
-    held = Counter(map(id, _list_tensors(model)))
     own = [tensor for layer in called for tensor in _list_tensors(model.get_submodule(layer))]
-    return order == list(called) and all(held[id(tensor)] == 1 for tensor in own)
+    return all(counts[layer] == 1 for layer in called) and all(held[id(tensor)] == 1 for tensor in own)
 
 
 def _list_tensors(module: nn.Module) -> list[Tensor]:
@@ -175,24 +193,82 @@ def _list_tensors(module: nn.Module) -> list[Tensor]:
     return [tensor for table in tables for tensor in table.values() if tensor is not None]
 
 
+def list_skipped_tensors(model: nn.Module, chains: Iterable[LayerChain]) -> list[Tensor]:
+    """Return the parameters and buffers of the layers that are left out."""
+    return [t for chain in chains for layer in chain.skipped for t in _list_tensors(model.get_submodule(layer))]
+
+
+def hide_skipped_tensors(step: nn.Module, model: nn.Module, chains: Iterable[LayerChain]) -> None:
+    """Take parameters and buffers of skipped layers away, but while the step runs.
+
+    torch.export would list them, which takes it some time for each; the model's code finds them where they are.
+    """
+    skipped = [model.get_submodule(layer) for chain in chains for layer in chain.skipped]
+    tables = [(vars(inner), inner._parameters, inner._buffers) for layer in skipped for inner in layer.modules()]
+    forward = step.forward
+
+    def set_tables(*, shown: bool) -> None:
+        for attributes, parameters, buffers in tables:
+            attributes["_parameters"] = parameters if shown else {}
+            attributes["_buffers"] = buffers if shown else {}
+
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        set_tables(shown=True)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            set_tables(shown=False)
+
+    step.forward = run
+    set_tables(shown=False)
+
+
 def skip_layers(model: nn.Module, chain: LayerChain) -> None:
-    """Have the middle of a chain return at once what it gets, and take its tensors away, so that nobody reads them."""
+    """Have the middle of a chain return at once what it gets.
+
+    In a trace, names of nodes go on as if it had added nodes as the layer before it does.
+    """
+    first = model.get_submodule(chain.first)
+    counted = _CountedCall(getattr(first, TRACED_CALL))
+    setattr(first, TRACED_CALL, counted.run)
     for layer in chain.skipped:
-        module = model.get_submodule(layer)
-        for inner in module.modules():
-            inner._parameters.clear()
-            inner._buffers.clear()
-        setattr(module, TRACED_CALL, _SkippedCall(chain).run)
+        setattr(model.get_submodule(layer), TRACED_CALL, _SkippedCall(chain, counted).run)
+
+
+class _CountedCall:
+    """Takes the place of a call. names: by how much it counts up names of a trace's nodes, by what these begin with."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.names: dict[str, int] = {}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer."""
+        before = dict(_find_name_counts())
+        output = self._call(*args, **kwargs)
+        self.names = {base: count - before.get(base, 0) for base, count in _find_name_counts().items()}
+        return output
+
+
+def _find_name_counts() -> dict[str, int]:
+    """Return the numbers up to which a trace has given names; nothing where there is none."""
+    proxies = get_proxy_mode()
+    counts: dict[str, int] = proxies.tracer.graph._graph_namespace._base_count if proxies is not None else {}
+    return counts
 
 
 class _SkippedCall:
     """Takes the place of a call: what is passed along the chain is its result."""
 
-    def __init__(self, chain: LayerChain) -> None:
-        self._chain = chain
+    def __init__(self, chain: LayerChain, counted: _CountedCall) -> None:
+        self._chain, self._counted = chain, counted
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a layer returns whose result is what it gets."""
+        counts = _find_name_counts()
+        for base, count in self._counted.names.items():
+            counts[base] = counts.get(base, 0) + count
         with torch._C.DisableTorchFunction():  # which would see each look at a tensor
             arguments = list_argument_tensors(args, kwargs)
         call = self._chain.call

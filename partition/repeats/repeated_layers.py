@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..operators.leaf_module import TRACED_CALL
+from ..trace.user_frames import find_code_line
 from ..trace.value_numbers import ValueNumbers
 from .call_output import locate_output, rebuild_output
 from .call_signature import CallSignature, LayerCode, describe_modes, list_paths, sign_call
@@ -71,7 +72,7 @@ class _Recorded:
 
 
 class RepeatedLayers:
-    """Takes the place of the calls of some modules of a copy of the model. log: notes those that are repeated."""
+    """Takes the place of the calls of some modules of a copy of the model. log: notes these calls."""
 
     def __init__(self, model: nn.Module, groups: Sequence[LayerGroup], log: CallLog | None = None) -> None:
         self._recorded: dict[tuple[int, Any], _Recorded] = {}
@@ -86,7 +87,7 @@ class RepeatedLayers:
         """Forget the calls of the run before."""
         self._recorded.clear()
         if self._log is not None:
-            self._log.entries.clear()
+            self._log.begin_run()
 
 
 class _LayerCall:
@@ -107,28 +108,31 @@ class _LayerCall:
         log = self._log
         if self._group.is_hopeless:
             return self._call(args, kwargs)
-        described = describe_arguments(args, kwargs) if log is not None else None
-        with log.pause() if log is not None else contextlib.nullcontext():
-            call, output = self._answer(args, kwargs, described)
-        if log is not None:
-            log.entries.append(call)
+        if log is None:
+            return self._answer(args, kwargs)[1]
+        call = LoggedCall(self._name, describe_arguments(args, kwargs), find_code_line().line)
+        with log.pause():
+            repeated, output = self._answer(args, kwargs)
+        if repeated is not None:
+            call = RepeatedCall(call.layer, call.described, call.line, *repeated)
+        log.entries.append(call)
         return output
 
-    def _answer(self, args: Any, kwargs: Any, described: Any) -> tuple[LoggedCall, Any]:
-        """Return what the call gives, and what a log is to know of it."""
+    def _answer(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return what the call gives; before it, of a repeated one, what a `RepeatedCall` is to know."""
         group = self._group
         try:
             signature = self._sign(args, kwargs)
         except CannotFreeze:
             group.misses += 1
-            return LoggedCall(self._name, described), self._watch(args, kwargs, None)
+            return None, self._watch(args, kwargs, None)
         known = self._recorded.get((self._number, signature.decisive))
         if known is None or not known.accepts(signature.operands):
-            return LoggedCall(self._name, described), self._watch(args, kwargs, signature)
+            return None, self._watch(args, kwargs, signature)
         group.hits += 1
         results, operands, states = _repeat(known, signature), signature.operands, signature.states
-        call = RepeatedCall(self._name, described, known, operands[states:], known.output, results, states)
-        return call, rebuild_output(known.output, operands, results)
+        repeated = known, operands[states:], known.output, results, states
+        return repeated, rebuild_output(known.output, operands, results)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]

@@ -55,12 +55,14 @@ class Sync(Method, frozen=True, tag="sync"):
         A replica that was started again repeats steps whose version exists already, which changes nothing.
         """
         client, gradient = loop.client, loop.gradient
-        step = loop.start_step
+        step, has_read = loop.start_step, False
 
         def read_next() -> None:
-            if client.version <= step:
+            nonlocal has_read
+            if not has_read:
                 client.fetch(min_version=step + 1, changed_only=True)
                 client.wait()
+                has_read = True
 
         while loop.load_batch(step):
             # "wait to read θ(t) from parameter servers"
@@ -74,6 +76,7 @@ class Sync(Method, frozen=True, tag="sync"):
                 break
             # "send (G_k(t), t) to parameter servers"
             client.push(gradient, step, base=step)
+            has_read = False
             loop.finish_step(step, read_next)
             read_next()
             step = max(step + 1, loop.agree(client.version, step)) if self.backups else step + 1

@@ -58,7 +58,7 @@ class TrainingLoop(Generic[B]):
     Attributes:
         is_last: whether no step follows the present one, as far as `batches` knows.
         has_ended: whether training ends before the step that was yielded last, of which there is no gradient.
-        settle: waits until the values contain the step that is reported.
+        settle: waits for values that contain the step that is reported, where they are on their way.
         rate: by what the user multiplies the learning rate at present; None where a schedule says that.
     """
 
@@ -177,7 +177,11 @@ class TrainingLoop(Generic[B]):
         return skipped
 
     def finish_step(self, step: int, settle: Callable[[], object] = lambda: None) -> None:
-        """Report that a step is over. settle: waits until the values contain it, which an evaluation needs."""
+        """Report that a step is over.
+
+        settle: waits for values that are on their way and contain the step, if a method fetches them; an evaluation
+        needs it.
+        """
         assert self._batch is not None
         self.settle = settle
         if self._report is not None:

@@ -1,6 +1,6 @@
 """A model of many like layers, traced without the middle of them, gives the graph of one that is traced whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -102,8 +102,8 @@ def grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many layers were put in the place of the middle of each chain so far."""
     counts = list[int]()
 
-    def grow(draft: Draft, chain: LayerChain) -> Draft:
-        result = grow_draft(draft, chain)
+    def grow(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
+        result = grow_draft(draft, chain, states)
         counts.append(len(chain.skipped))
         return result
 
@@ -118,6 +118,7 @@ def assert_same_as_whole(make: Callable[[], nn.Module], *, training: bool = True
         criterion = loss if training else None
         graphs.append(capture(make(), criterion, (X,), (X,), reuse=reuse, autocast=autocast))
     assert graphs[0][0] == graphs[1][0]
+    assert list(graphs[0][0].tensors) == list(graphs[1][0].tensors)
     assert {name: value.tolist() for name, value in graphs[0][1].items()} == {
         name: value.tolist() for name, value in graphs[1][1].items()
     }
@@ -165,8 +166,15 @@ def run_with_count_within(model: Model, x: Tensor) -> Tensor:
     return x
 
 
-def run_with_weight(model: Model, x: Tensor) -> Tensor:
-    return run_all(model, x) @ model.layers[DEPTH // 2].wide.weight[:WIDTH]
+def run_with_count_in_attributes(model: Model, x: Tensor) -> Tensor:
+    for layer in model.layers:
+        layer.scale = 1 / len(list(model.parameters()))
+    return run_all(model, x)
+
+
+def run_with_weight(number: int) -> Callable[[Model, Tensor], Tensor]:
+    """Read a parameter by its number."""
+    return lambda model, x: run_all(model, x) + list(model.layers.parameters())[number].sum()
 
 
 def run_backwards(model: Model, x: Tensor) -> Tensor:
@@ -185,37 +193,117 @@ def run_twice(model: Model, x: Tensor) -> Tensor:
     return run_all(model, run_all(model, x))
 
 
+def run_without_gradient(model: Model, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = run_all(model, x)
+    return x + y
+
+
+def run_from_two_lines(model: Model, x: Tensor) -> Tensor:
+    for i, layer in enumerate(model.layers):
+        x = layer(x) if i % 2 else layer(x.clone())
+    return x
+
+
+def run_and_select(model: Model, x: Tensor) -> Tensor:
+    x = run_all(model, x)
+    chosen = x.sum(1) > 0
+    return x.index_put((chosen,), x[chosen].exp())
+
+
+class Copied(Layer):
+    """Has nodes in a trace that are no operators, as of `copy_`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        fresh = torch.empty_like(x)
+        fresh.copy_(x)
+        return super().forward(fresh)
+
+
+class AndCopied(nn.Module):
+    """Copies after such layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(Copied() for _ in range(DEPTH)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, x = self.layers(x), x.clone()
+        x[:, :4] = y[:, :4]
+        return x
+
+
+class Apart(nn.Module):
+    """Other modules stand between the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.ModuleDict({"a": Layer(), "b": nn.Linear(WIDTH, 1)}) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part["a"](x)
+        return x
+
+
 def make_tied() -> nn.Module:
-    model = Model(run_all)
-    model.last.weight = nn.Parameter(torch.zeros(WIDTH, WIDTH))
-    model.layers[DEPTH // 2].more = model.last.weight
+    model = Model(run_all, lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
+    model.last.weight = model.layers[DEPTH // 2][0].weight
     return model
 
 
-def make_odd() -> nn.Module:
-    model = Model(run_all)
-    model.layers[DEPTH // 2].scale = 0.5
-    return model
+def make_odd(place: int) -> nn.Module:
+    layers = [Layer(scale=0.5 if i == place else 1.0) for i in range(2 * DEPTH)]
+    return nn.Sequential(*layers)
 
 
-KEPT = {
-    "taps": lambda: Model(run_with_taps),
-    "penalty on all parameters": lambda: Model(run_with_penalty),
-    "count of parameters": lambda: Model(run_with_count),
-    "count of parameters within layers": lambda: Model(run_with_count_within, Masked),
-    "weight of a layer": lambda: Model(run_with_weight),
-    "backwards": lambda: Model(run_backwards),
-    "two at a time": lambda: Model(run_with_two),
-    "twice": lambda: Model(run_twice),
-    "tied": make_tied,
-    "an odd one": make_odd,
+OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "taps": (lambda: Model(run_with_taps), 0),
+    "penalty on all parameters": (lambda: Model(run_with_penalty), 0),
+    "count of parameters": (lambda: Model(run_with_count), 1),
+    "count of parameters within layers": (lambda: Model(run_with_count_within, Masked), 1),
+    "count of parameters in attributes": (lambda: Model(run_with_count_in_attributes), 1),
+    "weight of a layer that is traced": (lambda: Model(run_with_weight(0)), 1),
+    "weight of a layer that is not": (lambda: Model(run_with_weight(6 * (DEPTH // 2) + 2)), 0),
+    "backwards": (lambda: Model(run_backwards), 1),
+    "two at a time": (lambda: Model(run_with_two), 0),
+    "twice": (lambda: Model(run_twice), 0),
+    "without gradient": (lambda: Model(run_without_gradient), 0),  # each parameter is detached before all layers
+    "from two lines": (lambda: Model(run_from_two_lines), 0),
+    "a size that depends on data": (lambda: Model(run_and_select), 1),
+    "names of no operators": (AndCopied, 1),
+    "other modules between": (Apart, 1),
+    "tied": (make_tied, 0),
+    "an odd one": (lambda: make_odd(DEPTH), 2),
+    "an odd one near the beginning": (lambda: make_odd(2), 1),
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_what_the_model_does_with_the_middle_is_traced(name: str, grown: list[int]) -> None:
-    assert_same_as_whole(KEPT[name])
-    assert all(count < DEPTH // 2 for count in grown)
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_the_model_does_with_its_layers_is_in_the_graph(name: str, grown: list[int]) -> None:
+    make, chains = OTHERS[name]
+    assert_same_as_whole(make)
+    assert len(grown) == chains
+
+
+class Penalty(nn.Module):
+    """A loss that holds parameters of the model."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([layer.wide.weight for layer in model])
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.mse_loss(output, target) + sum(weight.square().sum() for weight in self.weights)
+
+
+def test_a_loss_may_hold_parameters_of_layers(grown: list[int]) -> None:
+    graphs = []
+    for reuse in (True, False):
+        model = nn.Sequential(*(Layer() for _ in range(DEPTH)))
+        graphs.append(capture(model, Penalty(model), (X,), (X,), reuse=reuse)[0])
+    assert graphs[0] == graphs[1]
+    assert not grown
 
 
 def test_twice_as_many_layers_make_no_longer_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """What the model's code does while it is traced, and a trace could not follow."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -33,6 +35,26 @@ def test_modules_may_be_moved_to_where_they_are(reuse: bool) -> None:
         (op.name, op.target, op.arguments, op.nest) for op in expected.ops
     ]
     assert found.tensors == expected.tensors
+
+
+class Tabled(nn.Module):
+    """Casts a tensor of its own, which is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.ones(WIDTH, dtype=torch.float64)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        self.table = fn(self.table)
+        return super()._apply(fn, recurse)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.to(torch.float32).table
+
+
+def test_what_a_module_does_by_itself_is_traced() -> None:
+    graph, _ = capture(Tabled(), loss, (X,), (X,))
+    assert [op.target for op in graph.ops] == ["aten.to.dtype", "aten.mul.Tensor", "aten.mse_loss.default"]
 
 
 class Narrowed(Layer):
