@@ -32,8 +32,8 @@ PAYLOAD = (1500 - 52) / 1514  # of a full Ethernet frame what is not IP, TCP wit
 # What a link has not sent for so long it may catch up with, for it misses its turn where no core is free; but no faster
 # than so many times its rate, and hardly more at once than a packet, so that short messages take their time, too.
 SAVED_S, PEAK = 2e-3, 1.25
-PACKET_BYTES = 16_384  # that TCP hands over at once, to be cut up by the card
-AT_ONCE_S, MIN_AT_ONCE = 2e-4, 24_000
+FRAME_BYTES, MAX_PACKET_BYTES = 1514, 16_384  # a packet is what TCP hands over at once, to be cut up by the card
+AT_ONCE_S = 2e-4
 QUEUE_BYTES = 64 << 20  # nothing is ever dropped: a full link delays
 COMMAND_S, UP_S = 20.0, 2.0
 _NAME = re.compile(r"cutset-(\d+)-(\d+)-\d+-(?:switch|\d+)")
@@ -167,11 +167,12 @@ class EmulatedCluster:
 
 def _limit_rate(namespace: str, device: str, rate: float) -> None:
     """Limit a device to send so many bytes/s."""
-    at_once = max(MIN_AT_ONCE, math.ceil(rate * AT_ONCE_S))
+    frames = max(2, math.floor(min(MAX_PACKET_BYTES, rate * AT_ONCE_S) / FRAME_BYTES))
+    at_once = max(frames * FRAME_BYTES, math.ceil(rate * AT_ONCE_S))
     burst = max(at_once, math.ceil(rate * SAVED_S))
     how = ("rate", f"{math.ceil(rate * 8)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))
     peak = ("peakrate", f"{math.ceil(rate * 8 * PEAK)}bit", "mtu", str(at_once))
-    _run_command("ip", "-n", namespace, "link", "set", "dev", device, "gso_max_size", str(PACKET_BYTES))
+    _run_command("ip", "-n", namespace, "link", "set", "dev", device, "gso_max_segs", str(frames))
     _run_command("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *how, *peak)
 
 
