@@ -76,7 +76,8 @@ def _moves_to_the_same_place() -> Iterator[None]:
         plain = all(type(one)._apply in (move_what_changes, RNNBase._apply) for one in module.modules())
         if plain and all(_is_same_after(fn, tensor) for tensor in tensors):
             return module
-        return move(module, fn, recurse)  # type: ignore[no-untyped-call]
+        moved: nn.Module = move(module, fn, recurse)  # type: ignore[no-untyped-call]
+        return moved
 
     nn.Module._apply = move_what_changes  # type: ignore[method-assign]
     try:
