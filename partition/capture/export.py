@@ -27,6 +27,7 @@ from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
+from ..repeats.graph_segment import CannotRepeat
 from ..repeats.layer_chains import (
     CallLog,
     LayerChain,
@@ -164,7 +165,7 @@ def _find_chains(
             step(*example)
     except Exception:  # whatever the model's code raises where a layer does nothing
         return ()
-    reads_skipped = shorter.has_read(list_skipped_tensors(step.model, chains))
+    reads_skipped = shorter.has_seen(list_skipped_tensors(step.model, chains))
     return chains if log.is_like(shorter, chains) and not reads_skipped else ()
 
 
@@ -180,12 +181,15 @@ def _trace(
     tell: gets notes on recurrent nets; None where their time steps are no operators.
     """
     step, notes = copies.make(chains=chains), list[str]()
-    step.wanted, states = wanted, list_state_names(step)
+    step.wanted, states, skipped = wanted, list_state_names(step), list_skipped_tensors(step.model, chains)
+    trained = [tensor.requires_grad for tensor in skipped]
     hide_skipped_tensors(step, step.model, chains)
     try:
         with run_as_traced(step, copies.autocast), defer_code():
             exported = _export(_Traced(step) if STEP in copies.leaf_modules else step, step, example)
         check_constants(exported.constants, copies.step.model)
+        if trained != [tensor.requires_grad for tensor in skipped]:
+            raise CannotRepeat("a parameter is frozen, or is no longer, in a step")
         unroller = Unroller(notes.append) if tell is not None else None
         draft, constants = draft_exported(exported, step, copies.autocast, unroller)
         for chain in chains:

@@ -1,8 +1,9 @@
 """Grows the draft of a model that was traced without the middle of a chain of like layers.
 
-The layer before the middle and the one after it are in the draft. The operators of the second must be those of the
-first, so many layers on: of other parameters, and with names that are counted up as torch counts them, which the trace
-has done for the layers between, too. Then each layer between has the same operators, one step of the names further on.
+The layer before the middle, its example, is in the draft, and so is the one after it. The second must have the
+operators of the first, so many layers on: of other parameters, and with names that are counted up as torch counts
+them, which the trace has done for the layers between, too. Then each of these has the same operators, the names counted
+up once more.
 """
 
 import re
@@ -25,12 +26,13 @@ _NUMBERED = re.compile(r"(\w+?)(?:_(\d+))?")  # as torch names the nodes of a gr
 class _Renaming:
     """Makes of the operators of one layer those of another, `count` layers on.
 
-    makers: the operators of a draft by their outputs. steps: by how much a layer counts up the names of its operators.
-    chained: what the layer computes and the one before it, which have other names then. old, new: of the two layers.
+    makers: the operators of a draft by their outputs. increments: by how much a layer counts up the names of its
+    operators. chained: what the layer computes and the one before it, which have other names then. old, new: the names
+    of the two layers.
     """
 
     makers: Mapping[str, DraftOp]
-    steps: Mapping[str, int]
+    increments: Mapping[str, int]
     chained: AbstractSet[str]
     count: int
     old: str
@@ -61,7 +63,7 @@ class _Renaming:
         if named_after:  # a cast, or the copy into a buffer
             return self.name(named_after[0]) + op.name[len(named_after[0]) :]
         base, number = _parse(op.name)
-        return f"{base}_{number + self.count * self.steps.get(base, 0)}"
+        return f"{base}_{number + self.count * self.increments.get(base, 0)}"
 
 
 def grow_draft(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
@@ -69,33 +71,55 @@ def grow_draft(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
 
     states: the names of all parameters and buffers of the step, in its order.
     """
-    layers = (chain.last_before, chain.first, chain.last)
+    layers = (chain.before, chain.example, chain.after)
     runs = [(layer, list(ops)) for layer, ops in groupby(draft.ops, lambda op: _find_layer(op, layers))]
     _demand_order([layer for layer, _ in runs], layers)
-    before, first, last = ([op for layer, ops in runs for op in ops if layer == one] for one in layers)
+    before, example, after = ([op for layer, ops in runs for op in ops if layer == one] for one in layers)
     makers = {output: op for op in draft.ops for output in op.outputs}
-    made, count = _list_outputs(first), len(chain.skipped)
-    steps, chained = _count_steps(first, last, count + 1), _list_outputs(before) | made
+    made, count = _list_outputs(example), len(chain.skipped)
+    increments, chained = _count_increments(example, after, count + 1), _list_outputs(before) | made
     _demand_apart(draft, runs, layers, made)
-    targets = [*chain.skipped, chain.last]
-    moves = [_Renaming(makers, steps, chained, i, chain.first, layer) for i, layer in enumerate(targets, 1)]
-    _demand_likeness(draft, first, last, moves)
+    targets = [*chain.skipped, chain.after]
+    moves = [_Renaming(makers, increments, chained, i, chain.example, layer) for i, layer in enumerate(targets, 1)]
+    _demand_likeness(draft, example, after, moves)
     grown = Draft(_grow_states(draft, makers, chain, states), [], draft.results)
+    linked = _relink(after, made, moves[-2])
+    _demand_unread(draft, runs, chain.after, _list_outputs(after) - _list_outputs(linked.values()))
     for layer, ops in runs:
-        if layer == chain.last:
-            ops = [_relink(op, made, moves[-2]) for op in ops]
         for op in ops:
-            _enter(op, op, draft, grown)
-        for renaming in moves[:-1] if layer == chain.first else ():
+            _enter(op, linked.get(op.name, op), draft, grown)
+        for renaming in moves[:-1] if layer == chain.example else ():
             for op in ops:
                 _enter(op, renaming.rename(op), draft, grown)
     return grown
 
 
-def _relink(op: DraftOp, made: AbstractSet[str], renaming: _Renaming) -> DraftOp:
-    """Return an operator of the last layer, which in the draft reads what the first one makes."""
-    names = {tensor: renaming.name(tensor) for tensor in made & set(find_tensors(op.arguments).values())}
-    return replace(op, arguments=rename_tensors(op.arguments, names))
+def _relink(ops: Sequence[DraftOp], made: AbstractSet[str], renaming: _Renaming) -> dict[str, DraftOp]:
+    """Return the operators of the layer after the middle by their names, as they read what the middle makes.
+
+    made: what the example makes, which they read in the draft. A cast of it is named after it.
+    """
+    names, linked = {tensor: renaming.name(tensor) for tensor in made}, dict[str, DraftOp]()
+    for op in ops:
+        read = find_tensors(op.arguments).values()
+        named_after = next((tensor for tensor in read if tensor in names and op.name.startswith(tensor + ".")), None)
+        name = op.name if named_after is None else names[named_after] + op.name[len(named_after) :]
+        outputs = tuple(name + output[len(op.name) :] for output in op.outputs)
+        names |= zip(op.outputs, outputs, strict=True)
+        linked[op.name] = replace(op, name=name, outputs=outputs, arguments=rename_tensors(op.arguments, names))
+    return linked
+
+
+def _demand_unread(
+    draft: Draft, runs: Sequence[tuple[str, list[DraftOp]]], after: str, renamed: AbstractSet[str]
+) -> None:
+    """Refuse a draft in which others read what has another name in the grown one."""
+    for layer, ops in runs:
+        for op in ops if layer != after else ():
+            if not renamed.isdisjoint(find_tensors(op.arguments).values()):
+                raise CannotRepeat(f"{op.name} reads a cast of the chain")
+    if not renamed.isdisjoint(draft.results):
+        raise CannotRepeat("a result is a cast of the chain")
 
 
 def _enter(op: DraftOp, renamed: DraftOp, draft: Draft, grown: Draft) -> None:
@@ -113,8 +137,8 @@ def _grow_states(
     """Return what no operator makes, with parameters and buffers of the skipped layers at their places."""
     given = {name: tensor for name, tensor in draft.tensors.items() if name not in makers}
     for tensor in list(given.values()):
-        if _is_inside(tensor.name, chain.first):
-            moved = [layer + tensor.name[len(chain.first) :] for layer in chain.skipped]
+        if _is_inside(tensor.name, chain.example):
+            moved = [layer + tensor.name[len(chain.example) :] for layer in chain.skipped]
             given |= {name: replace(tensor, name=name) for name in moved}
     ordered = [name for name in dict.fromkeys(states) if name in given]
     return {name: given[name] for name in dict.fromkeys((*ordered, *given))}
@@ -146,7 +170,7 @@ def _demand_order(runs: Sequence[str], layers: Sequence[str]) -> None:
 def _demand_apart(
     draft: Draft, runs: Sequence[tuple[str, list[DraftOp]]], layers: Sequence[str], made: AbstractSet[str]
 ) -> None:
-    """Refuse a draft in which others read what the first layer makes, which stands for what all skipped ones make."""
+    """Refuse a draft in which others read what the example makes, which stands for what all skipped layers make."""
     for layer, ops in runs:
         for op in ops if layer not in layers[1:] else ():
             if not made.isdisjoint(find_tensors(op.arguments).values()):
@@ -156,31 +180,32 @@ def _demand_apart(
 
 
 def _demand_likeness(
-    draft: Draft, first: Sequence[DraftOp], last: Sequence[DraftOp], moves: Sequence[_Renaming]
+    draft: Draft, example: Sequence[DraftOp], after: Sequence[DraftOp], moves: Sequence[_Renaming]
 ) -> None:
-    """Refuse layers of which the last is not as the first would be in its place."""
-    made = _list_outputs(first)
-    for op, other in zip(first, last, strict=True):
-        tensors = [replace(draft.tensors[name], name=moves[-1].name(name)) for name in op.outputs]
-        if moves[-1].rename(op) != _relink(other, made, moves[-2]):
+    """Refuse layers of which the one after the middle is not as the example would be in its place."""
+    linked = _relink(after, _list_outputs(example), moves[-2])
+    for op, other in zip(example, after, strict=True):
+        moved = moves[-1].rename(op)
+        if moved != linked[other.name]:
             raise CannotRepeat(f"{other.name} is not {op.name} of another layer")
-        if tensors != [draft.tensors[name] for name in other.outputs]:
+        forms = [[replace(draft.tensors[name], name="") for name in one.outputs] for one in (op, other)]
+        if forms[0] != forms[1]:
             raise CannotRepeat(f"{other.name} has not the form of {op.name}")
 
 
-def _count_steps(first: Sequence[DraftOp], last: Sequence[DraftOp], count: int) -> dict[str, int]:
-    """Return by how much a layer counts up the names of its operators. count: of layers from the first to the last."""
-    if len(first) != len(last):
+def _count_increments(example: Sequence[DraftOp], after: Sequence[DraftOp], count: int) -> dict[str, int]:
+    """Return by how much a layer counts up the names of its operators. count: of layers from the one to the other."""
+    if len(example) != len(after):
         raise CannotRepeat("the layers have not as many operators")
-    steps: dict[str, int] = {}
-    for op, other in zip(first, last, strict=True):
+    increments: dict[str, int] = {}
+    for op, other in zip(example, after, strict=True):
         if "." in op.name:  # named after a tensor
             continue
         (base, number), (same, later) = _parse(op.name), _parse(other.name)
         step, rest = divmod(later - number, count)
-        if base != same or rest or step <= 0 or steps.setdefault(base, step) != step:
+        if base != same or rest or step <= 0 or increments.setdefault(base, step) != step:
             raise CannotRepeat(f"{other.name} is not {op.name} counted up")
-    return steps
+    return increments
 
 
 def _parse(name: str) -> tuple[str, int]:

@@ -66,7 +66,7 @@ def _unchecked_distributions() -> Iterator[None]:
 def _moves_to_the_same_place() -> Iterator[None]:
     """Let modules be cast to what they are and moved to where they are, as by `self.part.to(x.dtype)` in forward.
 
-    That changes nothing, if no module within does more then than torch's own. But torch would exchange tensors without
+    That changes nothing, unless a module within overrides torch's `_apply`. But torch would exchange tensors without
     values for others, which it then refuses, or which have no gradient in the trace.
     """
     move = nn.Module._apply
@@ -89,9 +89,9 @@ def _moves_to_the_same_place() -> Iterator[None]:
 def _is_same_after(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> bool:
     """Whether a conversion leaves a tensor as it is, found out with a small one of its kind."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
-        small = torch.empty([1] * tensor.dim(), dtype=tensor.dtype)
+        small = torch.empty([2] * tensor.dim(), dtype=tensor.dtype)
         try:
-            return tensor.is_contiguous() and fn(small) is small
+            return tensor.is_contiguous() and fn(small) is small and not small._version
         except Exception:  # it is no place of this machine, which the conversion itself then says
             return False
 

@@ -1,4 +1,4 @@
-"""Chains of like layers, each of which gets what the one before gives and nothing happens in between.
+"""Chains of like layers: each gets what the one before gives, with no operator in between.
 
 The middle of a long chain need not be traced: see `grown_draft`. A `CallLog` of a run without data shows the chains,
 and `skip_layers` has a copy of the model pass over their middle, whose modules and tensors stay where they are. Whether
@@ -7,16 +7,18 @@ the rest of the model does the same then, and reads nothing of the middle, the l
 
 import contextlib
 import functools
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..operators.leaf_module import TRACED_CALL
@@ -43,8 +45,8 @@ class LoggedCall:
 class RepeatedCall(LoggedCall):
     """One that was repeated. like: the same object for calls that are like each other.
 
-    arguments: the tensors of its arguments. structure: how what it returns is made of these and of its own `results`,
-    see `call_output`. states: how many operands come before the arguments.
+    arguments: the tensors of its arguments. structure: the nesting of its output, see `call_output`. states: how many
+    operands come before the arguments.
     """
 
     like: object
@@ -58,16 +60,35 @@ class RepeatedCall(LoggedCall):
 class LayerChain:
     """Layers by their names in the order of the calls; of those that are skipped, `call` says what one would return.
 
-    last_before: the one before `first`; first, last: those before and after the skipped ones. passed: which of the
-    arguments is the result of the layer before.
+    example: is traced, and shows what the skipped ones do, which follow it. before, after: the layers around these,
+    which are traced, too. passed: which of the arguments is the result of the layer before.
     """
 
-    last_before: str
-    first: str
+    before: str
+    example: str
     skipped: tuple[str, ...]
-    last: str
+    after: str
     call: RepeatedCall
     passed: int
+
+
+@dataclass(frozen=True)
+class _LoggedTensor:
+    """A tensor in a log. shape: None for sizes that depend on data, which cannot be compared.
+
+    origin: what made it: the name of a layer, or the number of an operator, with the number of the result; or the
+    number of the tensor among those that nothing has made. values: a digest, where it has any.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype
+    origin: tuple[object, int]
+    values: str
+
+    def stands_for(self, examples: Mapping[str, str]) -> "_LoggedTensor":
+        """Return the tensor of which the run without skipped layers has one instead. examples: by skipped layers."""
+        maker, number = self.origin
+        return replace(self, origin=(examples.get(maker, maker) if isinstance(maker, str) else maker, number))
 
 
 class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -78,17 +99,21 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.entries: list[Any] = []
-        self._read: dict[int, Tensor] = {}  # by id, outside of layers
+        self._origins: dict[int, tuple[object, int]] = {}  # of tensors, by id
+        self._kept: list[Tensor] = []  # so that no id is given twice
+        self._operators = self._unmade = 0
         self._paused = False
 
     def begin_run(self) -> None:
         """Forget the run before."""
         self.entries.clear()
-        self._read.clear()
+        self._origins.clear()
+        self._kept.clear()
+        self._operators = self._unmade = 0
 
-    def has_read(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether an operator outside of layers has read, or written, one of these tensors."""
-        return any(id(tensor) in self._read for tensor in tensors)
+    def has_seen(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether an operator or a call of a layer has got one of these tensors; not those within layers."""
+        return any(id(tensor) in self._origins for tensor in tensors)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -101,28 +126,54 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def is_like(self, other: "CallLog", chains: Sequence["LayerChain"]) -> bool:
         """Whether another run did the same without the middle of some chains."""
-        left_out = {layer for chain in chains for layer in chain.skipped}
-        return [_describe_entry(entry) for entry in self.entries if _layer_of(entry) not in left_out] == [
-            _describe_entry(entry) for entry in other.entries
-        ]
+        examples = {layer: chain.example for chain in chains for layer in chain.skipped}
+        kept = [entry for entry in self.entries if _layer_of(entry) not in examples]
+        return [_describe_entry(one, examples) for one in kept] == [_describe_entry(one, {}) for one in other.entries]
+
+    def describe(self, arguments: Any) -> Any:
+        """Return nested arguments as plain data."""
+        return tree_map(self._describe_leaf, arguments)
+
+    def note_results(self, maker: object, results: Any) -> None:
+        """Note what made some tensors, unless they were there before."""
+        for number, tensor in enumerate(tree_leaves(results)):
+            if isinstance(tensor, Tensor) and id(tensor) not in self._origins:
+                self._note(tensor, (maker, number))
+
+    def _note(self, tensor: Tensor, origin: tuple[object, int]) -> tuple[object, int]:
+        self._kept.append(tensor)
+        self._origins[id(tensor)] = origin
+        return origin
+
+    def _describe_leaf(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf if isinstance(leaf, _PLAIN) else type(leaf).__name__
+        origin = self._origins.get(id(leaf))
+        if origin is None:
+            self._unmade += 1
+            origin = self._note(leaf, ("", self._unmade))
+        shape = tuple(size if type(size) is int else None for size in leaf.shape)
+        return _LoggedTensor(shape, leaf.dtype, origin, _digest_values(leaf))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._paused:
-            self.entries.append((str(func), describe_arguments(args, kwargs)))
-            self._read |= {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        return func(*args, **kwargs)
+        if self._paused:
+            return func(*args, **kwargs)
+        self.entries.append((str(func), self.describe((args, kwargs))))
+        self._operators += 1
+        number, result = self._operators, func(*args, **kwargs)
+        self.note_results(number, result)
+        return result
 
 
-def describe_arguments(args: Any, kwargs: Any) -> Any:
-    """Return arguments as plain data, without the values of tensors."""
-    return tree_map(_describe_leaf, (args, kwargs))
-
-
-def _describe_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):  # sizes that depend on data cannot be compared
-        return [size if type(size) is int else None for size in leaf.shape], leaf.dtype
-    return leaf if isinstance(leaf, _PLAIN) else type(leaf).__name__
+def _digest_values(tensor: Tensor) -> str:
+    """Return a digest of the values of a tensor, "" where it has none."""
+    real = tensor.constant if isinstance(tensor, FakeTensor) else tensor
+    if real is None or real.is_meta or real.layout is not torch.strided:
+        return ""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        content = real.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -132,8 +183,10 @@ def _layer_of(entry: Any) -> str | None:
     return entry.layer if isinstance(entry, LoggedCall) else None
 
 
-def _describe_entry(entry: Any) -> Any:
-    return (entry.layer, entry.described, entry.line) if isinstance(entry, LoggedCall) else entry
+def _describe_entry(entry: Any, examples: Mapping[str, str]) -> Any:
+    """Describe an entry as the run without skipped layers would have it. examples: by skipped layers."""
+    plain = (entry.layer, entry.described, entry.line) if isinstance(entry, LoggedCall) else entry
+    return tree_map(lambda leaf: leaf.stands_for(examples) if isinstance(leaf, _LoggedTensor) else leaf, plain)
 
 
 def find_chains(log: CallLog, model: nn.Module, step: nn.Module) -> list[LayerChain]:
@@ -172,9 +225,9 @@ def _list_chains(run: Sequence[RepeatedCall]) -> Iterator[LayerChain]:
     passed = {_find_passed(before, call) for before, call in pairwise(run)}
     position = passed.pop()
     if not passed and position is not None:
-        last_before, first, *skipped, last = [call.layer for call in run]
+        before, example, *skipped, after = [call.layer for call in run]
         of_skipped = run[2]
-        yield LayerChain(last_before, first, tuple(skipped), last, of_skipped, position)
+        yield LayerChain(before, example, tuple(skipped), after, of_skipped, position)
 
 
 def _is_apart(chain: LayerChain, model: nn.Module, counts: Mapping[str, int], held: Mapping[int, int]) -> bool:
@@ -182,7 +235,7 @@ def _is_apart(chain: LayerChain, model: nn.Module, counts: Mapping[str, int], he
 
     counts: of calls. held: how often each tensor is held, by id.
     """
-    called = (chain.last_before, chain.first, *chain.skipped, chain.last)
+    called = (chain.before, chain.example, *chain.skipped, chain.after)
     own = [tensor for layer in called for tensor in _list_tensors(model.get_submodule(layer))]
     return all(counts[layer] == 1 for layer in called) and all(held[id(tensor)] == 1 for tensor in own)
 
@@ -229,9 +282,9 @@ def skip_layers(model: nn.Module, chain: LayerChain) -> None:
 
     In a trace, names of nodes go on as if it had added nodes as the layer before it does.
     """
-    first = model.get_submodule(chain.first)
-    counted = _CountedCall(getattr(first, TRACED_CALL))
-    setattr(first, TRACED_CALL, counted.run)
+    example = model.get_submodule(chain.example)
+    counted = _CountedCall(getattr(example, TRACED_CALL))
+    setattr(example, TRACED_CALL, counted.run)
     for layer in chain.skipped:
         setattr(model.get_submodule(layer), TRACED_CALL, _SkippedCall(chain, counted).run)
 

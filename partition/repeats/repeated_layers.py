@@ -24,7 +24,7 @@ from .call_output import locate_output, rebuild_output
 from .call_signature import CallSignature, LayerCode, describe_modes, list_paths, sign_call
 from .frozen_value import CannotFreeze
 from .graph_segment import CannotRepeat, GraphSegment
-from .layer_chains import CallLog, LoggedCall, RepeatedCall, describe_arguments
+from .layer_chains import CallLog, LoggedCall, RepeatedCall
 from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
 from .seen_tensors import SeenTensors
 from .watched_call import WatchedCall
@@ -110,12 +110,13 @@ class _LayerCall:
             return self._call(args, kwargs)
         if log is None:
             return self._answer(args, kwargs)[1]
-        call = LoggedCall(self._name, describe_arguments(args, kwargs), find_code_line().line)
+        call = LoggedCall(self._name, log.describe((args, kwargs)), find_code_line().line)
         with log.pause():
             repeated, output = self._answer(args, kwargs)
         if repeated is not None:
             call = RepeatedCall(call.layer, call.described, call.line, *repeated)
         log.entries.append(call)
+        log.note_results(self._name, output)
         return output
 
     def _answer(self, args: Any, kwargs: Any) -> tuple[Any, Any]:

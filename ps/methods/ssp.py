@@ -40,6 +40,11 @@ class SSP(Method, frozen=True, tag="ssp"):
         client, worker = loop.client, loop.worker
         gradient = loop.gradient.zero(apart=True)
         client.join(loop.start_step)
+
+        def read_own() -> None:
+            client.fetch(changed_only=True)
+            client.wait()
+
         for step in loop.steps():
             # "the slowest and fastest workers must be ≤ s clocks apart, otherwise the fastest worker is forced to wait"
             client.fetch(min_step=max(0, step - self.staleness), changed_only=loop.may_fetch_changes(step))
@@ -52,5 +57,5 @@ class SSP(Method, frozen=True, tag="ssp"):
                 gradient.descend(worker.values, client.local_rate)
             client.push(gradient, step, skipped=loop.take_skipped())  # the push is also the worker's clock
             gradient.zero(apart=True)
-            loop.finish_step(step)
+            loop.finish_step(step, read_own if client.local_rate == 0 else lambda: None)
         client.leave()

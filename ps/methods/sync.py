@@ -77,7 +77,8 @@ class Sync(Method, frozen=True, tag="sync"):
             # "send (G_k(t), t) to parameter servers"
             client.push(gradient, step, base=step)
             has_read = False
-            loop.finish_step(step, read_next)
+            # With backups, others may not go on before this replica has evaluated: the next version may never come.
+            loop.finish_step(step, (lambda: None) if self.backups else read_next)
             read_next()
             step = max(step + 1, loop.agree(client.version, step)) if self.backups else step + 1
         client.leave()

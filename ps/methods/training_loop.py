@@ -179,8 +179,8 @@ class TrainingLoop(Generic[B]):
     def finish_step(self, step: int, settle: Callable[[], object] = lambda: None) -> None:
         """Report that a step is over.
 
-        settle: waits for values that are on their way and contain the step, if a method fetches them; an evaluation
-        needs it.
+        settle: waits for values that contain the step, if a method fetches them; otherwise an evaluation is of the
+        values that the worker computes on.
         """
         assert self._batch is not None
         self.settle = settle

@@ -81,7 +81,7 @@ class WorkerProcess(ABC):
 
     @abstractmethod
     def evaluate_due(self, step: int, settle: Callable[[], object]) -> None:
-        """Evaluate after a step, if this worker does and that is due. settle: waits for values that contain it."""
+        """Evaluate after a step, if this worker does and that is due. settle: as of `finish_step`."""
 
     def _build_client(self) -> Client:
         """Return the client; that of replica 0 has put the values that training begins with."""

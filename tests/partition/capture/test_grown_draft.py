@@ -138,8 +138,9 @@ def test_nor_is_it_in_evaluation(name: str, grown: list[int]) -> None:
     assert grown
 
 
-def test_nor_is_it_with_casts(grown: list[int]) -> None:
-    assert_same_as_whole(GROWN["mask"], autocast="bfloat16")
+@pytest.mark.parametrize("name", ["mask", "batch norm"])
+def test_nor_is_it_with_casts(name: str, grown: list[int]) -> None:
+    assert_same_as_whole(GROWN[name], autocast="bfloat16")
     assert grown
 
 
@@ -203,6 +204,27 @@ def run_from_two_lines(model: Model, x: Tensor) -> Tensor:
     for i, layer in enumerate(model.layers):
         x = layer(x) if i % 2 else layer(x.clone())
     return x
+
+
+def run_with_the_last_but_two(model: Model, x: Tensor) -> Tensor:
+    seen = [x]
+    for layer in model.layers:
+        x = layer(x)
+        seen.append(x)
+    return x + list(dict.fromkeys(seen))[-3]
+
+
+def run_with_count_of_values(model: Model, x: Tensor) -> Tensor:
+    changes = 0
+    for layer in model.layers:
+        y, x = x, layer(x)
+        changes += y is not x
+    return x * torch.tensor(1 / changes)
+
+
+def run_frozen_in_part(model: Model, x: Tensor) -> Tensor:
+    model.layers[DEPTH // 2].wide.weight.requires_grad_(False)
+    return run_all(model, x)
 
 
 def run_and_select(model: Model, x: Tensor) -> Tensor:
@@ -270,6 +292,9 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "twice": (lambda: Model(run_twice), 0),
     "without gradient": (lambda: Model(run_without_gradient), 0),  # each parameter is detached before all layers
     "from two lines": (lambda: Model(run_from_two_lines), 0),
+    "the last but two": (lambda: Model(run_with_the_last_but_two), 0),
+    "count of values": (lambda: Model(run_with_count_of_values), 0),
+    "frozen in part": (lambda: Model(run_frozen_in_part), 0),
     "a size that depends on data": (lambda: Model(run_and_select), 1),
     "names of no operators": (AndCopied, 1),
     "other modules between": (Apart, 1),

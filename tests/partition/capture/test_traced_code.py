@@ -57,6 +57,23 @@ def test_what_a_module_does_by_itself_is_traced() -> None:
     assert [op.target for op in graph.ops] == ["aten.to.dtype", "aten.mul.Tensor", "aten.mse_loss.default"]
 
 
+class Zeroed(Layer):
+    """Sets the parameters of a part to zero in place, by what casts and moves go through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.BatchNorm1d(WIDTH, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.part._apply(lambda tensor: tensor.zero_())
+        return super().forward(x) + self.part.running_mean
+
+
+def test_what_writes_in_place_is_not_passed_over() -> None:
+    graph, _ = capture(Zeroed(), loss, (X,), (X,))
+    assert {name for op in graph.ops for name in op.writes} >= {"part.running_mean", "part.running_var"}
+
+
 class Narrowed(Layer):
     """Casts a part of it to another dtype."""
 

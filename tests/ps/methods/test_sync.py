@@ -8,6 +8,7 @@ from regression import Regression, check_lock_step, in_one_process, pieces, run
 
 from cutset.errors import UsageError
 from cutset.ps.methods.sync import Sync
+from cutset.ps.methods.training_loop import TrainingLoop
 from cutset.ps.optimizers.standard import SGD, Adagrad
 
 
@@ -52,3 +53,43 @@ def test_at_least_one_replica_is_no_backup():
     assert "sync:backups=1" in caught.value.fix
     with pytest.raises(UsageError, match="backups is -1"):
         Sync(backups=-1)
+
+
+class CountingClient:
+    """A client of shards that always have the version that is asked for. asked: those versions."""
+
+    def __init__(self):
+        self.name, self.replica, self.slices = "worker-0", 0, []
+        self.version, self.asked = 0, []
+
+    def push(self, gradient, step, *, base):
+        pass
+
+    def fetch(self, min_version=0, changed_only=False):
+        self.asked.append(min_version)
+
+    def wait(self):
+        self.version = self.asked[-1]
+
+    def leave(self):
+        pass
+
+
+def list_batches(step):
+    return torch.zeros(1, 3) if step < 4 else None
+
+
+@pytest.mark.parametrize(("backups", "asked"), [(0, 1), (1, 0)])
+def test_an_evaluation_waits_for_the_next_values_unless_others_may_wait_for_it(backups, asked):
+    """With a backup the others may be where replica 0 evaluates a step later, and go on only then."""
+    client, during = CountingClient(), []
+
+    def report(step, loss, count):
+        before = len(client.asked)
+        loop.settle()
+        during.append(len(client.asked) - before)
+
+    loop = TrainingLoop(Regression(), client, SGD(0.1), list_batches, replicas=3, report=report)
+    assert list(Sync(backups=backups).train(loop)) == [0, 1, 2, 3]
+    assert during == [asked] * 4
+    assert client.asked == [0, 1, 2, 3, 4]

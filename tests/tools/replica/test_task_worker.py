@@ -39,7 +39,7 @@ OTHERS = [
     ("downpour:push=2,fetch=2", "sgd", 1, 1),
     ("downpour:overlap=true", "sgd", 1, 1),
     ("sync", "sgd", 1, 1),
-    ("ssp", "sgd", 1, 1),
+    ("ssp", "adam", 1, 1),
     ("averaging:every=1", "sgd", 1, 2),
     ("allreduce", "adam", 1, 2),
     ("hogwild", "sgd", 1, 1),
