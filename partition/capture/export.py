@@ -155,7 +155,7 @@ def _find_chains(
     copies: _StepCopies, probe: StepModule, log: CallLog, example: tuple[Any, ...]
 ) -> Sequence[LayerChain]:
     """Return the chains of layers without whose middle the step does the same. log: of a run of `probe`."""
-    chains = find_chains(log, probe.model, probe)
+    chains = find_chains(log, probe)
     if not chains:
         return ()
     shorter = CallLog()
@@ -165,7 +165,7 @@ def _find_chains(
             step(*example)
     except Exception:  # whatever the model's code raises where a layer does nothing
         return ()
-    reads_skipped = shorter.has_seen(list_skipped_tensors(step.model, chains))
+    reads_skipped = shorter.has_seen(list_skipped_tensors(step, chains))
     return chains if log.is_like(shorter, chains) and not reads_skipped else ()
 
 
@@ -181,9 +181,10 @@ def _trace(
     tell: gets notes on recurrent nets; None where their time steps are no operators.
     """
     step, notes = copies.make(chains=chains), list[str]()
-    step.wanted, states, skipped = wanted, list_state_names(step), list_skipped_tensors(step.model, chains)
+    step.wanted, states, skipped = wanted, list_state_names(step), list_skipped_tensors(step, chains)
     trained = [tensor.requires_grad for tensor in skipped]
-    hide_skipped_tensors(step, step.model, chains)
+    if chains:
+        hide_skipped_tensors(step, chains)
     try:
         with run_as_traced(step, copies.autocast), defer_code():
             exported = _export(_Traced(step) if STEP in copies.leaf_modules else step, step, example)

@@ -81,9 +81,9 @@ def grow_draft(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
     _demand_apart(draft, runs, layers, made)
     targets = [*chain.skipped, chain.after]
     moves = [_Renaming(makers, increments, chained, i, chain.example, layer) for i, layer in enumerate(targets, 1)]
-    _demand_likeness(draft, example, after, moves)
-    grown = Draft(_grow_states(draft, makers, chain, states), [], draft.results)
     linked = _relink(after, made, moves[-2])
+    _demand_likeness(draft, example, after, [moves[-1].rename(op) for op in example], linked)
+    grown = Draft(_grow_states(draft, makers, chain, states), [], draft.results)
     _demand_unread(draft, runs, chain.after, _list_outputs(after) - _list_outputs(linked.values()))
     for layer, ops in runs:
         for op in ops:
@@ -146,13 +146,8 @@ def _grow_states(
 
 def _find_layer(op: DraftOp, layers: Sequence[str]) -> str:
     """Return which of some layers an operator, or a copy into a buffer, belongs to; "" for none."""
-    if op.target == STORE:
-        return _find_layer_of_state(op.writes[0], layers)
-    return next((layer for layer in layers if _is_inside(op.module, layer)), "")
-
-
-def _find_layer_of_state(name: str, layers: Sequence[str]) -> str:
-    return next((layer for layer in layers if _is_inside(name, layer)), "")
+    path = op.writes[0] if op.target == STORE else op.module
+    return next((layer for layer in layers if _is_inside(path, layer)), "")
 
 
 def _is_inside(path: str, layer: str) -> bool:
@@ -180,12 +175,17 @@ def _demand_apart(
 
 
 def _demand_likeness(
-    draft: Draft, example: Sequence[DraftOp], after: Sequence[DraftOp], moves: Sequence[_Renaming]
+    draft: Draft,
+    example: Sequence[DraftOp],
+    after: Sequence[DraftOp],
+    moved_example: Sequence[DraftOp],
+    linked: Mapping[str, DraftOp],
 ) -> None:
-    """Refuse layers of which the one after the middle is not as the example would be in its place."""
-    linked = _relink(after, _list_outputs(example), moves[-2])
-    for op, other in zip(example, after, strict=True):
-        moved = moves[-1].rename(op)
+    """Refuse layers of which the one after the middle is not as the example would be in its place.
+
+    moved_example: the operators of the example there. linked: those of the layer after it, by their names in the draft.
+    """
+    for op, other, moved in zip(example, after, moved_example, strict=True):
         if moved != linked[other.name]:
             raise CannotRepeat(f"{other.name} is not {op.name} of another layer")
         forms = [[replace(draft.tensors[name], name="") for name in one.outputs] for one in (op, other)]

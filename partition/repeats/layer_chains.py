@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..operators.leaf_module import TRACED_CALL
+from ..operators.step_module import StepModule
+from ..trace.value_numbers import PLAIN
 from .call_output import rebuild_output, returns_operand
 from .call_signature import list_argument_tensors
 from .graph_segment import CannotRepeat
@@ -147,7 +149,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _describe_leaf(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
-            return leaf if isinstance(leaf, _PLAIN) else type(leaf).__name__
+            return leaf if isinstance(leaf, PLAIN) else type(leaf).__name__
         origin = self._origins.get(id(leaf))
         if origin is None:
             self._unmade += 1
@@ -176,9 +178,6 @@ def _digest_values(tensor: Tensor) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-
-
 def _layer_of(entry: Any) -> str | None:
     return entry.layer if isinstance(entry, LoggedCall) else None
 
@@ -189,8 +188,8 @@ def _describe_entry(entry: Any, examples: Mapping[str, str]) -> Any:
     return tree_map(lambda leaf: leaf.stands_for(examples) if isinstance(leaf, _LoggedTensor) else leaf, plain)
 
 
-def find_chains(log: CallLog, model: nn.Module, step: nn.Module) -> list[LayerChain]:
-    """Return the chains of a model whose middle may be left out. step: what has run, the model within."""
+def find_chains(log: CallLog, step: StepModule) -> list[LayerChain]:
+    """Return the chains of a step's model whose middle may be left out. log: of a run of the step."""
     runs: list[list[RepeatedCall]] = [[]]
     for before, entry in pairwise([None, *log.entries]):
         if not isinstance(entry, RepeatedCall):
@@ -201,7 +200,7 @@ def find_chains(log: CallLog, model: nn.Module, step: nn.Module) -> list[LayerCh
     chains = [chain for run in runs for chain in _list_chains(run)]
     counts = Counter(layer for layer in (_layer_of(entry) for entry in log.entries) if layer is not None)
     held = Counter(map(id, _list_tensors(step)))
-    return [chain for chain in chains if _is_apart(chain, model, counts, held)]
+    return [chain for chain in chains if _is_apart(chain, step.model, counts, held)]
 
 
 def _find_passed(before: RepeatedCall, call: RepeatedCall) -> int | None:
@@ -246,19 +245,22 @@ def _list_tensors(module: nn.Module) -> list[Tensor]:
     return [tensor for table in tables for tensor in table.values() if tensor is not None]
 
 
-def list_skipped_tensors(model: nn.Module, chains: Iterable[LayerChain]) -> list[Tensor]:
+def _list_skipped(step: StepModule, chains: Iterable[LayerChain]) -> list[nn.Module]:
+    return [step.model.get_submodule(layer) for chain in chains for layer in chain.skipped]
+
+
+def list_skipped_tensors(step: StepModule, chains: Iterable[LayerChain]) -> list[Tensor]:
     """Return the parameters and buffers of the layers that are left out."""
-    return [t for chain in chains for layer in chain.skipped for t in _list_tensors(model.get_submodule(layer))]
+    return [tensor for layer in _list_skipped(step, chains) for tensor in _list_tensors(layer)]
 
 
-def hide_skipped_tensors(step: nn.Module, model: nn.Module, chains: Iterable[LayerChain]) -> None:
+def hide_skipped_tensors(step: StepModule, chains: Iterable[LayerChain]) -> None:
     """Take parameters and buffers of skipped layers away, but while the step runs.
 
     torch.export would list them, which takes it some time for each; the model's code finds them where they are.
     """
-    skipped = [model.get_submodule(layer) for chain in chains for layer in chain.skipped]
-    tables = [(vars(inner), inner._parameters, inner._buffers) for layer in skipped for inner in layer.modules()]
-    forward = step.forward
+    inside = [inner for layer in _list_skipped(step, chains) for inner in layer.modules()]
+    tables, forward = [(vars(inner), inner._parameters, inner._buffers) for inner in inside], step.forward
 
     def set_tables(*, shown: bool) -> None:
         for attributes, parameters, buffers in tables:
@@ -273,7 +275,7 @@ def hide_skipped_tensors(step: nn.Module, model: nn.Module, chains: Iterable[Lay
         finally:
             set_tables(shown=False)
 
-    step.forward = run
+    step.forward = run  # type: ignore[method-assign]
     set_tables(shown=False)
 
 

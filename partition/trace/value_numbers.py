@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .user_frames import CodeLine, find_code_line
 
-_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -136,7 +136,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _describe(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, _PLAIN) else type(leaf).__name__
+    return leaf if isinstance(leaf, PLAIN) else type(leaf).__name__
 
 
 def list_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
