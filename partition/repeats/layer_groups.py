@@ -36,9 +36,10 @@ def _is_layer(module: nn.Module) -> bool:
     inner = list(module.modules())
     if len(inner) < MIN_MODULES or type(module).forward is nn.Module.forward:
         return False
-    # How these read their attributes, or are called, cannot be watched.
+    # How these read their attributes, or are called, cannot be watched. What a `__call__` of a class does before it
+    # calls torch's, is not of the layer, and runs at every call.
     plain = all(type(one).__getattribute__ is object.__getattribute__ for one in inner)
-    called = type(module)._call_impl is nn.Module._call_impl and type(module).__call__ is nn.Module.__call__
+    called = type(module)._call_impl is nn.Module._call_impl
     return plain and called and not any("forward" in vars(one) or "_call_impl" in vars(one) for one in inner)
 
 

@@ -268,6 +268,27 @@ class Apart(nn.Module):
         return x
 
 
+class Called(Layer):
+    """Has a call of its own."""
+
+    def __call__(self, x: Tensor, flag: bool = True) -> Tensor:
+        return super().__call__(x) if flag else x
+
+
+class Doubled(Layer):
+    """Computes in a call of its own."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x * 2) + x
+
+
+class CalledOtherwise(Layer):
+    """Has a call of its own without that of torch."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.forward(x)
+
+
 def make_tied() -> nn.Module:
     model = Model(run_all, lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
     model.last.weight = model.layers[DEPTH // 2][0].weight
@@ -298,6 +319,9 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "a size that depends on data": (lambda: Model(run_and_select), 1),
     "names of no operators": (AndCopied, 1),
     "other modules between": (Apart, 1),
+    "called in their own way": (lambda: Model(run_all, Called), 1),
+    "computing when called": (lambda: Model(run_all, Doubled), 0),
+    "not called by torch": (lambda: Model(run_all, CalledOtherwise), 0),
     "tied": (make_tied, 0),
     "an odd one": (lambda: make_odd(DEPTH), 2),
     "an odd one near the beginning": (lambda: make_odd(2), 1),
