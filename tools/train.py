@@ -4,7 +4,6 @@ What is needed at the end only is imported at the end, so that training begins s
 """
 
 import contextlib
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -17,7 +16,6 @@ from ..errors import UsageError
 from ..partition.cluster.machines import Cluster
 from ..ps.methods.sandblaster import Sandblaster
 from ..runtime.hosts.host import LocalHost
-from ..runtime.hosts.versions import read_cores
 from ..runtime.launcher.launcher import Route
 from ..whole_file import write_whole
 from .analysis.mispredictions import Mispredictions
@@ -26,13 +24,14 @@ from .config.option import takes_options_of
 from .config.run_config import RunConfig
 from .hosts.early_host import open_early_host
 from .hosts.engine import open_run_hosts, serve_if_member
+from .job.divergence import DivergenceRetry
 from .job.job import Job
 from .job.prepare import prepare, prepare_run
 from .job.process_specs import worker_name
 from .measured.learning import fold_in
+from .measured.other_work import CoresUsed, OtherWork
 from .measured.saved_probe import make_key, read_saved_probe, save_probe
 from .probe.first_probe import find_machines
-from .probe.measure_machine import BUSY
 from .report.notebook import RunResult
 from .run_folder import REPORT, RESULT, TRACE
 from .run_listener import RunListener
@@ -128,29 +127,46 @@ def _run(
         notices.append(sentence)
         listener.on_notice(sentence)
 
+    times = CoresUsed.read()
     with open_run_hosts(job, notify, here=here) as hosts:
+        is_local = all(isinstance(host, LocalHost) for host in hosts.hosts)
         if isinstance(job.method, Sandblaster):
             from .analysis.sandblaster_result import summarize_sandblaster
             from .sandblaster.run import run_sandblaster
 
             outcome = run_sandblaster(job, job.method, hosts, listener, notify, route)
-            return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}
-        baseline = run_baseline(job, hosts, listener) if job.config.trains_alone else None
-        job, outcome, retry = run_with_divergence_retry(
-            job, lambda job: run_replicas(job, hosts, listener, notify, route), notify
-        )
+            result = summarize_sandblaster(job, job.method, outcome)
+        else:
+            baseline = run_baseline(job, hosts, listener) if job.config.trains_alone else None
+            job, outcome, retry = run_with_divergence_retry(
+                job, lambda job: run_replicas(job, hosts, listener, notify, route), notify
+            )
+            result = _summarize(job, baseline, outcome, retry, notify)
+    others = times.find_other_work() if times is not None and is_local else None
+    if others is not None and others.is_worth_saying:
+        result["notes"].append(f"While it trained, {others.describe()}: on an idle machine it is faster.")
+    if job.config.learn and not isinstance(job.method, Sandblaster):
+        notify(learn_from_run(job, result["measured"], others))
+    return result | {"notices": notices}
+
+
+def _summarize(
+    job: Job,
+    baseline: dict[str, Any] | None,
+    outcome: dict[str, Any],
+    retry: DivergenceRetry | None,
+    notify: Callable[[str], object],
+) -> dict[str, Any]:
+    """Return the result of a run by a parameter-server method, and write the trace of its recorded steps."""
     from .analysis.result import compare_runs
 
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
     _write_trace(job, steps, notify)
-    result = compare_runs(job, baseline, outcome, steps, retry)
-    if job.config.learn:
-        notify(learn_from_run(job, result["measured"]))
-    return result | {"notices": notices}
+    return compare_runs(job, baseline, outcome, steps, retry)
 
 
-def learn_from_run(job: Job, measured: dict[str, Any] | None) -> str:
-    """Keep what a run has shown of this machine, and say so. measured: as in the result."""
+def learn_from_run(job: Job, measured: dict[str, Any] | None, others: OtherWork | None) -> str:
+    """Keep what a run has shown of this machine, and say so. measured: as in the result; others: ran meanwhile."""
     found = None if measured is None else measured["mispredicted"]
     request = job.config.plan_request
     if found is None or request.source != HERE:
@@ -158,9 +174,8 @@ def learn_from_run(job: Job, measured: dict[str, Any] | None) -> str:
     saved, _ = read_saved_probe(make_key(job.machines * job.replicas))
     if saved is None:
         return "nothing is learnt of this run: nothing is kept of this machine, as cutset plan measures it"
-    others = os.getloadavg()[0] - job.machines * job.replicas - job.shards
-    if others > BUSY * read_cores():
-        return f"nothing is learnt of this run: {others:.1f} other processes ran beside it"
+    if others is not None and others.is_worth_saying:
+        return f"nothing is learnt of this run: {others.describe()} meanwhile"
     wrong = msgspec.convert(found, Mispredictions)
     note = save_probe(fold_in(saved, wrong.ratios, wrong.link))
     return note or f"learnt of {len(wrong.classes)} classes of operators and {wrong.messages} messages, for later plans"
