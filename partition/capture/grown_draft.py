@@ -19,7 +19,8 @@ from ..operators.sharding.signature import DraftTensor
 from ..repeats.graph_segment import CannotRepeat
 from ..repeats.layer_chains import LayerChain
 
-_NUMBERED = re.compile(r"(\w+?)(?:_(\d+))?")  # as torch names the nodes of a graph: "add", "add_1", "add_2"
+# As torch names the nodes of a graph, "add", "add_1", "add_2", and a draft the second operator of a node, "add_1~2".
+_NUMBERED = re.compile(r"(\w+?)(?:_(\d+))?((?:~\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class _Renaming:
         named_after = [name for name in find_tensors(op.arguments).values() if op.name.startswith(name + ".")]
         if named_after:  # a cast, or the copy into a buffer
             return self.name(named_after[0]) + op.name[len(named_after[0]) :]
-        base, number = _parse(op.name)
-        return f"{base}_{number + self.count * self.increments.get(base, 0)}"
+        base, number, suffix = _parse(op.name)
+        return f"{base}_{number + self.count * self.increments.get(base, 0)}{suffix}"
 
 
 def grow_draft(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
@@ -201,19 +202,19 @@ def _count_increments(example: Sequence[DraftOp], after: Sequence[DraftOp], coun
     for op, other in zip(example, after, strict=True):
         if "." in op.name:  # named after a tensor
             continue
-        (base, number), (same, later) = _parse(op.name), _parse(other.name)
+        (base, number, suffix), (same, later, other_suffix) = _parse(op.name), _parse(other.name)
         step, rest = divmod(later - number, count)
-        if base != same or rest or step <= 0 or increments.setdefault(base, step) != step:
+        if (base, suffix) != (same, other_suffix) or rest or step <= 0 or increments.setdefault(base, step) != step:
             raise CannotRepeat(f"{other.name} is not {op.name} counted up")
     return increments
 
 
-def _parse(name: str) -> tuple[str, int]:
-    """Return base and number of the name of an operator."""
+def _parse(name: str) -> tuple[str, int, str]:
+    """Return base and number of the name of an operator, and what follows it."""
     found = _NUMBERED.fullmatch(name)
     if found is None:
         raise CannotRepeat(f"the name {name} is not counted up")
-    return found[1], int(found[2] or 0)
+    return found[1], int(found[2] or 0), found[3]
 
 
 def _list_outputs(ops: Iterable[DraftOp]) -> frozenset[str]:

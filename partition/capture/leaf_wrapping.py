@@ -6,8 +6,8 @@ The last values of overwritten operands are copied back into them as operators o
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._pytree import tree_flatten
 
 from ...errors import BadInput
@@ -57,7 +57,7 @@ class _TracedLeaf:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = tree_flatten((args, kwargs))
-        if not torch.compiler.is_exporting():
+        if get_proxy_mode() is None:
             self._demand_no_outside(leaves)
         operands = list(self.module.states.values())
         positions = {id(tensor): i for i, tensor in enumerate(operands)}

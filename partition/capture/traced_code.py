@@ -20,6 +20,7 @@ from ..trace.grouped_products import GROUPED_PRODUCTS
 from ..trace.known_conditions import KnownConditions
 from ..trace.packed_sequences import PACKED_SEQUENCES
 from ..trace.stand_ins import DETACHED_DATA, SIZES_IN_TENSORS, StandIns
+from ..trace.suspended_trace import say_whether_exporting
 
 
 def refuse_scripted_modules(model: nn.Module) -> None:
@@ -42,6 +43,7 @@ def run_as_traced(step: StepModule, autocast: str) -> Iterator[None]:
         show_gradient_modes(),
         StandIns(DETACHED_DATA, SIZES_IN_TENSORS, PACKED_SEQUENCES, GROUPED_PRODUCTS, KnownConditions().stand_ins),
         torch.compiler.set_stance("force_eager"),
+        say_whether_exporting(True),
         _unchecked_distributions(),
         _moves_to_the_same_place(),
         assume_generic_sizes(),

@@ -11,6 +11,7 @@ from torch import nn
 from ..trace.user_frames import is_users_file
 
 _OWN_GRADIENT = ("apply", "torch/autograd/function.py")
+_OF_OPERATORS = "torch/_library/autograd.py"
 _REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
@@ -63,12 +64,14 @@ class WatchedCall:
         code = frame.f_code
         if id(code) in self._seen:
             return
+        if code.co_name == _OWN_GRADIENT[0] and code.co_filename.endswith(_OWN_GRADIENT[1]):
+            # A custom operator's gradient is a function of torch's: a trace has the operator.
+            self.is_opaque |= not frame.f_back or not frame.f_back.f_code.co_filename.endswith(_OF_OPERATORS)
+            return
         self._seen[id(code)] = code
         if is_users_file(code.co_filename):
             self.code[code] = frame.f_globals
             self.is_opaque |= _binds_outer_names(code)
-        elif code.co_name == _OWN_GRADIENT[0] and code.co_filename.endswith(_OWN_GRADIENT[1]):
-            self.is_opaque = True
 
 
 def _binds_outer_names(code: CodeType) -> bool:

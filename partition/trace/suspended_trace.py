@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
+import torch
 from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -14,4 +15,20 @@ def suspend_trace() -> Iterator[None]:
         stack.enter_context(_disable_current_modes())
         for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
             stack.enter_context(_pop_mode_temporarily())
+        stack.enter_context(say_whether_exporting(False))
         yield
+
+
+@contextlib.contextmanager
+def say_whether_exporting(exporting: bool) -> Iterator[None]:
+    """Have torch say so to the model's code, which may do something else in an export: make a mask that it leaves out.
+
+    So all runs of the code are like the one that is exported.
+    """
+    flags = vars(torch.compiler)
+    before = {name: flags[name] for name in ("_is_compiling_flag", "_is_exporting_flag")}
+    flags.update(dict.fromkeys(before, exporting))
+    try:
+        yield
+    finally:
+        flags.update(before)

@@ -87,12 +87,21 @@ class Attention(nn.Module):
         return self.encoder(x.reshape(2, 2, WIDTH)).reshape(4, WIDTH)
 
 
+def run_with_mask_for_exports(model: Model, x: Tensor) -> Tensor:
+    """Hand on a mask in an export only, as models of transformers do."""
+    mask = torch.ones_like(x) if torch.compiler.is_exporting() else 1.0
+    for layer in model.layers:
+        x, _ = layer(x, mask=mask, scale=0.5)
+    return x
+
+
 GROWN = {
     "plain": make_plain,
     "batch norm": lambda: Model(run_all, Normalised),
     "mask": lambda: Model(run_masked, Masked),
     "sequential": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), *(Layer() for _ in range(DEPTH))),
     "attention": Attention,
+    "mask in exports": lambda: Model(run_with_mask_for_exports, Masked),
     "two chains": lambda: nn.Sequential(make_plain(), nn.Sequential(*(Normalised() for _ in range(DEPTH)))),
 }
 
@@ -289,6 +298,22 @@ class CalledOtherwise(Layer):
         return self.forward(x)
 
 
+@torch.library.custom_op("test_grown_draft::double", mutates_args=())
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+double.register_fake(torch.empty_like)
+double.register_autograd(lambda context, gradient: gradient * 2)
+
+
+class WithCustomOperator(Layer):
+    """Calls an operator that has its own gradient, which torch makes an autograd function of."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(double(x))
+
+
 def make_tied() -> nn.Module:
     model = Model(run_all, lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
     model.last.weight = model.layers[DEPTH // 2][0].weight
@@ -322,6 +347,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "called in their own way": (lambda: Model(run_all, Called), 1),
     "computing when called": (lambda: Model(run_all, Doubled), 0),
     "not called by torch": (lambda: Model(run_all, CalledOtherwise), 0),
+    "custom operators": (lambda: Model(run_all, WithCustomOperator), 1),
     "tied": (make_tied, 0),
     "an odd one": (lambda: make_odd(DEPTH), 2),
     "an odd one near the beginning": (lambda: make_odd(2), 1),
