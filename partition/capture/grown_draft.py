@@ -7,7 +7,7 @@ up once more.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -72,13 +72,14 @@ def grow_draft(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
 
     states: the names of all parameters and buffers of the step, in its order.
     """
-    layers = (chain.before, chain.example, chain.after)
-    runs = [(layer, list(ops)) for layer, ops in groupby(draft.ops, lambda op: _find_layer(op, layers))]
+    layers, count = (chain.before, chain.example, chain.after), len(chain.skipped)
+    increments, draft = _close_gaps(draft, layers, count + 1)
+    runs = _divide(draft, layers)
     _demand_order([layer for layer, _ in runs], layers)
-    before, example, after = ([op for layer, ops in runs for op in ops if layer == one] for one in layers)
+    before, example, after = _pick(runs, layers)
     makers = {output: op for op in draft.ops for output in op.outputs}
-    made, count = _list_outputs(example), len(chain.skipped)
-    increments, chained = _count_increments(example, after, count + 1), _list_outputs(before) | made
+    made = _list_outputs(example)
+    chained = _list_outputs(before) | made
     _demand_apart(draft, runs, layers, made)
     targets = [*chain.skipped, chain.after]
     moves = [_Renaming(makers, increments, chained, i, chain.example, layer) for i, layer in enumerate(targets, 1)]
@@ -93,6 +94,55 @@ def grow_draft(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
             for op in ops:
                 _enter(op, renaming.rename(op), draft, grown)
     return grown
+
+
+def _divide(draft: Draft, layers: Sequence[str]) -> list[tuple[str, list[DraftOp]]]:
+    """Return consecutive operators of each of some layers, and, as of "", those between."""
+    return [(layer, list(ops)) for layer, ops in groupby(draft.ops, lambda op: _find_layer(op, layers))]
+
+
+def _pick(runs: Sequence[tuple[str, list[DraftOp]]], layers: Sequence[str]) -> list[list[DraftOp]]:
+    """Return the operators of each layer."""
+    return [[op for layer, ops in runs for op in ops if layer == one] for one in layers]
+
+
+def _close_gaps(draft: Draft, layers: Sequence[str], count: int) -> tuple[dict[str, int], Draft]:
+    """Return by how much a layer counts up names, and the draft with the names as if all layers had been traced.
+
+    Where a part of the step has no gradients, torch takes the graph apart and counts names up once more, but no further
+    than to the gap where the numbers of the middle are. count: of layers from the example to the one after the middle.
+    """
+    before, example, after = _pick(_divide(draft, layers), layers)
+    increments, missing = _count_increments(before, example), dict[str, int]()
+    for op, other in _pair(example, after):
+        (base, number, _), (_, later, _) = _parse(op.name), _parse(other.name)
+        gap = number + count * increments[base] - later
+        if gap < 0 or missing.setdefault(base, gap) != gap:
+            raise CannotRepeat(f"{other.name} is not {op.name} counted up")
+    return increments, _count_up(draft, after[0], missing) if any(missing.values()) else draft
+
+
+def _count_up(draft: Draft, first: DraftOp, missing: Mapping[str, int]) -> Draft:
+    """Return the draft with the names from an operator on counted up. missing: by how much, by what they begin with."""
+    begin, names = draft.ops.index(first), dict[str, str]()
+    counted = Draft({}, draft.ops[:begin], draft.results)
+    for op in draft.ops[begin:]:
+        read = find_tensors(op.arguments).values()
+        named_after = next((tensor for tensor in read if op.name.startswith(tensor + ".")), None)
+        if named_after is not None:
+            name = names.get(named_after, named_after) + op.name[len(named_after) :]
+        else:
+            base, number, suffix = _parse(op.name)
+            name = f"{base}_{number + missing[base]}{suffix}" if missing.get(base) else op.name
+        outputs = tuple(name + output[len(op.name) :] for output in op.outputs)
+        counted.ops.append(replace(op, name=name, outputs=outputs, arguments=rename_tensors(op.arguments, names)))
+        names |= zip(op.outputs, outputs, strict=True)
+    for old, tensor in draft.tensors.items():
+        new = names.get(old, old)
+        if new in counted.tensors:
+            raise CannotRepeat(f"there are two {new}")
+        counted.tensors[new] = replace(tensor, name=new)
+    return replace(counted, results=[names.get(result, result) for result in draft.results])
 
 
 def _relink(ops: Sequence[DraftOp], made: AbstractSet[str], renaming: _Renaming) -> dict[str, DraftOp]:
@@ -194,19 +244,22 @@ def _demand_likeness(
             raise CannotRepeat(f"{other.name} has not the form of {op.name}")
 
 
-def _count_increments(example: Sequence[DraftOp], after: Sequence[DraftOp], count: int) -> dict[str, int]:
-    """Return by how much a layer counts up the names of its operators. count: of layers from the one to the other."""
-    if len(example) != len(after):
-        raise CannotRepeat("the layers have not as many operators")
+def _count_increments(layer: Sequence[DraftOp], following: Sequence[DraftOp]) -> dict[str, int]:
+    """Return by how much a layer counts up the names of its operators, each given by what it begins with."""
     increments: dict[str, int] = {}
-    for op, other in zip(example, after, strict=True):
-        if "." in op.name:  # named after a tensor
-            continue
+    for op, other in _pair(layer, following):
         (base, number, suffix), (same, later, other_suffix) = _parse(op.name), _parse(other.name)
-        step, rest = divmod(later - number, count)
-        if (base, suffix) != (same, other_suffix) or rest or step <= 0 or increments.setdefault(base, step) != step:
+        step = later - number
+        if (base, suffix) != (same, other_suffix) or step <= 0 or increments.setdefault(base, step) != step:
             raise CannotRepeat(f"{other.name} is not {op.name} counted up")
     return increments
+
+
+def _pair(layer: Sequence[DraftOp], other: Sequence[DraftOp]) -> Iterator[tuple[DraftOp, DraftOp]]:
+    """Pair the operators of two layers, but for those that are named after a tensor."""
+    if len(layer) != len(other):
+        raise CannotRepeat("the layers have not as many operators")
+    return (pair for pair in zip(layer, other, strict=True) if "." not in pair[0].name)
 
 
 def _parse(name: str) -> tuple[str, int, str]:

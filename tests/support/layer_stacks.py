@@ -45,6 +45,27 @@ class Branch(Layer):
         return super().forward(x).relu() if self.index == 3 else super().forward(x)
 
 
+class Called(Layer):
+    """Has a call of its own."""
+
+    def __call__(self, x: Tensor, flag: bool = True) -> Tensor:
+        return super().__call__(x) if flag else x
+
+
+class Doubled(Layer):
+    """Computes in a call of its own."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x * 2) + x
+
+
+class CalledOtherwise(Layer):
+    """Has a call of its own without that of torch."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.forward(x)
+
+
 class Window(Layer):
     """Every other layer sees a part of what comes, as in Gemma."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from layer_stacks import WIDTH, Layer
+from layer_stacks import WIDTH, Called, CalledOtherwise, Doubled, Layer
 from torch import Tensor, nn
 
 from cutset.partition.capture import export
@@ -87,6 +87,13 @@ class Attention(nn.Module):
         return self.encoder(x.reshape(2, 2, WIDTH)).reshape(4, WIDTH)
 
 
+def run_with_tables(model: Model, x: Tensor) -> Tensor:
+    """Have torch count names of nodes up once more, as for the results of a part without gradients."""
+    with torch.no_grad():
+        tables = x.sin(), x.cos(), x.tan()
+    return run_masked(model, x + tables[0] * tables[1] + tables[2])
+
+
 def run_with_mask_for_exports(model: Model, x: Tensor) -> Tensor:
     """Hand on a mask in an export only, as models of transformers do."""
     mask = torch.ones_like(x) if torch.compiler.is_exporting() else 1.0
@@ -102,6 +109,7 @@ GROWN = {
     "sequential": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), *(Layer() for _ in range(DEPTH))),
     "attention": Attention,
     "mask in exports": lambda: Model(run_with_mask_for_exports, Masked),
+    "tables without gradients": lambda: Model(run_with_tables, Masked),
     "two chains": lambda: nn.Sequential(make_plain(), nn.Sequential(*(Normalised() for _ in range(DEPTH)))),
 }
 
@@ -275,27 +283,6 @@ class Apart(nn.Module):
         for part in self.parts:
             x = part["a"](x)
         return x
-
-
-class Called(Layer):
-    """Has a call of its own."""
-
-    def __call__(self, x: Tensor, flag: bool = True) -> Tensor:
-        return super().__call__(x) if flag else x
-
-
-class Doubled(Layer):
-    """Computes in a call of its own."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x * 2) + x
-
-
-class CalledOtherwise(Layer):
-    """Has a call of its own without that of torch."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.forward(x)
 
 
 @torch.library.custom_op("test_grown_draft::double", mutates_args=())
