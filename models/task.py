@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from .metrics import CollectingMetric, Metric
 
+MEASURED = ("loss", "accuracy", "test_loss", "test_accuracy")  # without any metric of the user's
+
 
 class TaskError(ValueError):
     """Raised for a task, a module or data of the user that cannot be used. facts: what is wrong; fix: what to do."""
@@ -136,10 +138,7 @@ class Task:
     leaf_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        reserved = sorted({"loss", "accuracy"} & set(self.metrics))
-        if reserved:
-            fix = "another name; test loss and accuracy are measured without that"
-            raise TaskError(f"task {self.name!r} has a metric called {reserved[0]!r}", fix=fix)
+        self._check_metrics()
         if self.loaders is not None and self.loaders < 0:
             raise TaskError(f"task {self.name!r} has {self.loaders} loaders", fix="give 0 or more, or leave it out")
         for name, value in (("parts", self.parts), ("samples", self.samples)):
@@ -150,6 +149,20 @@ class Task:
                 raise TaskError(f"task {self.name!r} has {name}={value}", fix=f"give {name}=1 or more")
         if not 0 < self.rate_scale < math.inf:
             raise TaskError(f"task {self.name!r} has rate_scale={self.rate_scale}", fix="give a number above 0")
+
+    def _check_metrics(self) -> None:
+        if not isinstance(self.metrics, Mapping):
+            facts = f"task {self.name!r} has metrics={self.metrics!r}"
+            raise TaskError(facts, fix='name each: metrics={"perplexity": compute_perplexity}')
+        for name, metric in self.metrics.items():
+            facts = f"task {self.name!r} has a metric called {name!r}"
+            if not isinstance(name, str) or not name.strip() or not name.isprintable():
+                raise TaskError(facts, fix="give it a name of letters that can be printed")
+            if name in MEASURED:
+                raise TaskError(facts, fix="another name; test loss and accuracy are measured without that")
+            if not callable(metric) and not isinstance(metric, CollectingMetric):
+                fix = "give a function of outputs and targets, or an object with update, compute and reset"
+                raise TaskError(f"metric {name!r} of task {self.name!r} is {metric!r}", fix=fix)
 
     def list_readers(self) -> list[Callable[..., Any]]:
         """Return whatever reads all that the model gives in evaluation, called as `reader(outputs, *targets)`."""

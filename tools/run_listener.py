@@ -90,6 +90,9 @@ class RunListener:
         """Whether training shall end: at once where batches are leased, else one step after the next evaluation."""
         return False
 
+    def on_begin(self, folder: Path) -> None:
+        """Hear where the run leaves what it has, before it trains."""
+
     def on_step(self, report: StepReport) -> None:
         """Hear how far training is."""
 

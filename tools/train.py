@@ -108,6 +108,7 @@ def run(
     notices: list[str] = []
     with contextlib.ExitStack() as stack:
         listeners = [listener or RunListener()]
+        listeners[0].on_begin(job.out)
         if job.config.tensorboard:
             from .tracking.event_files import EventFiles
 

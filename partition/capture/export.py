@@ -8,7 +8,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -20,12 +20,12 @@ from ...errors import BadInput, CutsetError
 from ..draft.axis_inference import build_graph
 from ..draft.draft import Draft
 from ..draft.untrained import freeze_untrained
-from ..ir.empty_copy import empty_like, fake_like
+from ..ir.empty_copy import empty_copy, empty_like, fake_like
 from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
-from ..operators.step_module import STEP, StepModule, copy_step
+from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
 from ..repeats.graph_segment import CannotRepeat
 from ..repeats.layer_chains import (
@@ -143,7 +143,7 @@ class _StepCopies:
     def make(self, log: CallLog | None = None, chains: Sequence[LayerChain] = ()) -> StepModule:
         """Return a copy. log: notes what it does. chains: whose middle is left out."""
         training = self.step.criterion is not None
-        step = copy_step(self.step, functools.partial(fake_like, mode=self.mode)).train(training)
+        step = cast(StepModule, empty_copy(self.step, functools.partial(fake_like, mode=self.mode)).train(training))
         wrap_leaf_modules(step, self.step, self.leaf_modules, self.trials, self.values)
         step.before_run = RepeatedLayers(step.model, self.groups, log).begin_run
         for chain in chains:

@@ -1,13 +1,11 @@
 """`StepModule`: the model and its loss as one module, which is what a step computes; and the names of its parts."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..ir.empty_copy import empty_copy
 from ..ir.output_layout import list_tensors
 
 # Names, as of leaf modules, of what is no submodule of the model.
@@ -69,26 +67,3 @@ class StepModule(nn.Module):
             assert self.criterion is not None
             return self.criterion
         return self.model if name in (MODEL, STEP) else self.model.get_submodule(name)
-
-
-def copy_step(step: StepModule, empty: Callable[[Tensor], Tensor]) -> StepModule:
-    """Return a copy of a step whose parameters and buffers are made by `empty`, and which keeps no keys and values."""
-    copied = empty_copy(step, empty)
-    assert isinstance(copied, StepModule)
-    _leave_out_caches(copied.model)
-    return copied
-
-
-def _leave_out_caches(model: nn.Module) -> None:
-    """Have a language model of transformers not keep keys and values for a next token, which a step does not have.
-
-    They would be copies in the graph, and a layer that keeps some is not like the one before it. As `use_cache=False`.
-    """
-    changed: dict[int, Any] = {}  # configurations by their ids: the model's own stay as they are
-    for module in model.modules():
-        configuration = vars(module).get("config")
-        if getattr(configuration, "use_cache", None) is True:
-            if id(configuration) not in changed:
-                changed[id(configuration)] = copy.copy(configuration)
-                changed[id(configuration)].use_cache = False
-            module.config = changed[id(configuration)]

@@ -4,8 +4,9 @@ These are the classes of its modules and the attributes that they read, its tens
 share memory, the arguments that are no tensors, torch's modes, and the global values that its code names.
 """
 
+import os
 import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import Any
@@ -176,7 +177,7 @@ def _describe_tensor(tensor: Tensor, memories: dict[int, int], freezer: Freezer)
 
 
 def describe_modes() -> Hashable:
-    """Describe what torch does with operators at this moment, and from where Python and numpy draw."""
+    """Describe what torch does with operators at this moment, from where Python and numpy draw, and the environment."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -190,6 +191,7 @@ def describe_modes() -> Hashable:
         tuple(map(id, _get_current_function_mode_stack())),  # type: ignore[no-untyped-call]
         tuple(map(id, _get_current_dispatch_mode_stack())),
         hash(repr(read_generators())),
+        hash(frozenset(os.environ.items())),
     )
 
 
@@ -230,16 +232,21 @@ def _freeze_globals(module: nn.Module, code: LayerCode, freezer: Freezer) -> Has
     return tuple(found)
 
 
-def _freeze_named(value: Any, names: Iterable[str], freezer: Freezer) -> Hashable:
-    """Freeze a global value; of a source file or a class of the model's code, what its names lead to."""
-    file = getattr(value, "__file__", None) if isinstance(value, ModuleType) else _file_of(value)
-    if file is None or not is_users_file(file):
+def _freeze_named(value: Any, names: Sequence[str], freezer: Freezer, above: tuple[Any, ...] = ()) -> Hashable:
+    """Freeze a global value; of a source file or a class of the model's code, what its names lead to, and so on.
+
+    above: from what names have led to it.
+    """
+    if not _is_users(value) or any(value is one for one in above):
         return freezer.freeze(value)
     held = vars(value)
-    return tuple((name, freezer.freeze(held[name])) for name in names if name in held)
+    return tuple((name, _freeze_named(held[name], names, freezer, (*above, value))) for name in names if name in held)
 
 
-def _file_of(value: Any) -> str | None:
-    """Return the source file of a class; None for anything else."""
-    module = sys.modules.get(value.__module__) if isinstance(value, type) else None
-    return getattr(module, "__file__", None)
+def _is_users(value: Any) -> bool:
+    """Whether a value is a source file or a class of the model's code. A notebook's is of no file."""
+    module = sys.modules.get(value.__module__) if isinstance(value, type) else value
+    if not isinstance(module, ModuleType):
+        return False
+    file = getattr(module, "__file__", None)
+    return is_users_file(file) if file is not None else module.__name__ == "__main__"

@@ -53,6 +53,7 @@ _FIXED = (
     Tensor,  # what is written into one is seen by the trace
     Enum,
 )
+_CHANGING = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set)  # attributes of a class
 _SEQUENCES = (list, tuple, deque, torch.Size)
 _MAPPINGS = (dict, OrderedDict, types.MappingProxyType)
 
@@ -125,6 +126,8 @@ class Freezer:
         if held is None or any("__slots__" in vars(one) and vars(one)["__slots__"] for one in kind.__mro__[:-1]):
             raise CannotFreeze(f"{kind.__name__} shows nothing of what it holds")
         inside: list[Hashable] = [(name, self.freeze(one)) for name, one in held.items()]
+        of_classes = [(name, one) for base in kind.__mro__ for name, one in vars(base).items() if name not in held]
+        inside += [(name, self.freeze(one)) for name, one in of_classes if type(one) in _CHANGING and name[:2] != "__"]
         for base, items in ((Mapping, "items"), ((list, tuple, set, frozenset, deque), "__iter__")):
             if isinstance(value, base):
                 inside += [self.freeze(one) for one in getattr(value, items)()]

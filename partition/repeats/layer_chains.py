@@ -35,12 +35,13 @@ MIN_SKIPPED = 2  # calls of a chain; fewer are traced as fast as they are left o
 class LoggedCall:
     """A call of a layer, given by its name. described: its arguments without values of tensors.
 
-    line: of the model's code that leads to it.
+    line: of the model's code that leads to it. inside: what it did, as entries of a log; None where it was not run.
     """
 
     layer: str
     described: Any
     line: str
+    inside: Sequence[Any] | None
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether another run did the same without the middle of some chains."""
         examples = {layer: chain.example for chain in chains for layer in chain.skipped}
         kept = [entry for entry in self.entries if _layer_of(entry) not in examples]
-        return [_describe_entry(one, examples) for one in kept] == [_describe_entry(one, {}) for one in other.entries]
+        described = [_describe_entry(one, examples) for one in kept]
+        return described == [_describe_entry(one, {}) for one in other.entries] and _call_alike(kept, other.entries)
 
     def describe(self, arguments: Any) -> Any:
         """Return nested arguments as plain data."""
@@ -166,6 +168,18 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number, result = self._operators, func(*args, **kwargs)
         self.note_results(number, result)
         return result
+
+
+def _call_alike(entries: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether calls of two runs do the same, each of which the second repeats that the first does, and like ones."""
+    examples = dict[int, object]()  # of the second run, by the ids of those of the first
+    for one, other in zip(entries, others, strict=True):
+        if isinstance(one, RepeatedCall):
+            if not isinstance(other, RepeatedCall) or examples.setdefault(id(one.like), other.like) is not other.like:
+                return False
+        elif isinstance(one, LoggedCall) and None not in (one.inside, other.inside) and one.inside != other.inside:
+            return False
+    return True
 
 
 def _digest_values(tensor: Tensor) -> str:

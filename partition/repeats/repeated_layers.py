@@ -109,46 +109,51 @@ class _LayerCall:
         if self._group.is_hopeless:
             return self._call(args, kwargs)
         if log is None:
-            return self._answer(args, kwargs)[1]
-        call = LoggedCall(self._name, log.describe((args, kwargs)), find_code_line().line)
+            return self._answer(args, kwargs, None)[1]
+        described, line, inner = log.describe((args, kwargs)), find_code_line().line, CallLog()
         with log.pause():
-            repeated, output = self._answer(args, kwargs)
-        if repeated is not None:
-            call = RepeatedCall(call.layer, call.described, call.line, *repeated)
-        log.entries.append(call)
+            repeated, output = self._answer(args, kwargs, inner)
+        if repeated is None:
+            log.entries.append(LoggedCall(self._name, described, line, inner.entries))
+        else:
+            log.entries.append(RepeatedCall(self._name, described, line, None, *repeated))
         log.note_results(self._name, output)
         return output
 
-    def _answer(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return what the call gives; before it, of a repeated one, what a `RepeatedCall` is to know."""
+    def _answer(self, args: Any, kwargs: Any, log: CallLog | None) -> tuple[Any, Any]:
+        """Return what the call gives; before it, of a repeated one, what a `RepeatedCall` is to know.
+
+        log: of what one does that is not repeated.
+        """
         group = self._group
         try:
             signature = self._sign(args, kwargs)
         except CannotFreeze:
             group.misses += 1
-            return None, self._watch(args, kwargs, None)
+            return None, self._watch(args, kwargs, None, log)
         known = self._recorded.get((self._number, signature.decisive))
         if known is None or not known.accepts(signature.operands):
-            return None, self._watch(args, kwargs, signature)
+            return None, self._watch(args, kwargs, signature, log)
         group.hits += 1
         results, operands, states = _repeat(known, signature), signature.operands, signature.states
         repeated = known, operands[states:], known.output, results, states
         return repeated, rebuild_output(known.output, operands, results)
 
-    def _call(self, args: Any, kwargs: Any) -> Any:
-        return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]
+    def _call(self, args: Any, kwargs: Any, log: CallLog | None = None) -> Any:
+        with log or contextlib.nullcontext():
+            return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _sign(self, args: Any, kwargs: Any) -> CallSignature:
         modes = describe_modes()
         with torch._C.DisableTorchFunction():  # which would see each look at a tensor
             return sign_call(self._module, args, kwargs, self._group.code, modes)
 
-    def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None) -> Any:
+    def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None, log: CallLog | None) -> Any:
         """Run the layer, learn what it reads, and record the call where others may repeat it."""
         watched, group = WatchedCall(), self._group
         if signature is None:
             with watched:
-                output = self._call(args, kwargs)
+                output = self._call(args, kwargs, log)
             group.code.learn(watched, list_paths(self._module))
             return output
         proxies = get_proxy_mode()
@@ -156,11 +161,11 @@ class _LayerCall:
             segment = GraphSegment(proxies.tracer, signature.operands) if proxies is not None else None
         except CannotRepeat:
             group.misses += 1
-            return self._call(args, kwargs)
+            return self._call(args, kwargs, log)
         seen = SeenTensors(signature.operands) if segment is None else None
         try:
             with watched, seen or contextlib.nullcontext():
-                output = self._call(args, kwargs)
+                output = self._call(args, kwargs, log)
         finally:
             if segment is not None:
                 segment.stop()

@@ -12,6 +12,8 @@ from ..trace.user_frames import is_users_file
 
 _OWN_GRADIENT = ("apply", "torch/autograd/function.py")
 _OF_OPERATORS = "torch/_library/autograd.py"
+# Names by which code reaches what its own names do not show.
+_REACHING = frozenset(("setattr", "delattr", "globals", "vars", "exec", "eval", "__import__"))
 _REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
@@ -71,13 +73,21 @@ class WatchedCall:
         self._seen[id(code)] = code
         if is_users_file(code.co_filename):
             self.code[code] = frame.f_globals
-            self.is_opaque |= _binds_outer_names(code)
+            self.is_opaque |= _binds_outer_names(code) or not _REACHING.isdisjoint(code.co_names)
 
 
 def _binds_outer_names(code: CodeType) -> bool:
-    """Whether a function binds names that are not its own."""
+    """Whether a function binds names that are not its own, or imports code of the model's."""
     outer = set(code.co_freevars)
     return any(
-        one.opname in _REBINDING or (one.opname in ("STORE_DEREF", "DELETE_DEREF") and one.argval in outer)
+        one.opname in _REBINDING
+        or (one.opname in ("STORE_DEREF", "DELETE_DEREF") and one.argval in outer)
+        or (one.opname == "IMPORT_NAME" and _is_users_module(one.argval))
         for one in dis.get_instructions(code)
     )
+
+
+def _is_users_module(name: str) -> bool:
+    """Whether an imported name is, or may be, of the model's code; a relative one is."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return is_users_file(file) if file is not None else name.partition(".")[0] not in sys.builtin_module_names

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 FOREIGN = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
+_TYPED = ("<stdin>", "<ipython-input")  # into an interpreter
 _LIBRARY = sysconfig.get_path("stdlib")
 
 
@@ -41,6 +42,8 @@ def is_users(frame: FrameType) -> bool:
 
 def is_users_file(file: str) -> bool:
     """Whether a source file is not Python's, torch's or of this package."""
+    if file.startswith(_TYPED):
+        return True
     in_library = file.startswith(_LIBRARY) and "-packages" not in file
     return not in_library and not file.startswith(FOREIGN)
 

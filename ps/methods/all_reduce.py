@@ -69,7 +69,7 @@ class AllReduce(Method, frozen=True, tag="allreduce"):
                 loop.finish_step(step)
         if not is_finite(values):
             facts = f"the parameters of {client.name} are not finite after its last step"
-            raise Diverged("E704", facts, fix=f"lower the rate: --lr {optimizer.lr / 10:g}")
+            raise Diverged("E704", facts, fix=f"lower the learning rate: --lr {optimizer.lr / 10:g}")
         if loop.replica == 0:
             client.put(number, state)
         client.drain()

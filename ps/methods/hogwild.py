@@ -49,7 +49,7 @@ class Hogwild(Method, frozen=True, tag="hogwild"):
             loop.finish_step(step)
         if not is_finite(loop.worker.values):
             facts = f"the parameters of {loop.client.name} are not finite after its last step"
-            raise Diverged("E704", facts, fix=f"lower the rate: --lr {loop.optimizer.lr / 10:g}")
+            raise Diverged("E704", facts, fix=f"lower the learning rate: --lr {loop.optimizer.lr / 10:g}")
 
 
 def _map_shared_parameters(loop: TrainingLoop[Any]) -> SharedParameters:

@@ -5,9 +5,9 @@ from typing import Self
 
 from torch import Tensor
 
-from ...partition.ir.empty_copy import empty_like
+from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.operators.leaf_module import LEAF_MODULE, LeafModule
-from ...partition.operators.step_module import MODEL, STEP, StepModule, copy_step
+from ...partition.operators.step_module import MODEL, STEP, StepModule
 from .program import Program
 
 
@@ -15,7 +15,9 @@ class LeafModules:
     """The leaf modules of a copy of a step, which keeps its Python state from step to step as in plain torch."""
 
     def __init__(self, step: StepModule) -> None:
-        self._step = copy_step(step, _on_meta)
+        copied = empty_copy(step, _on_meta)
+        assert isinstance(copied, StepModule)
+        self._step = copied
         self._modules: dict[tuple[str, bool], LeafModule] = {}
 
     @classmethod

@@ -24,13 +24,20 @@ if TYPE_CHECKING:
 
 
 def find_frozen(groups: Sequence[Group], task: "Task") -> tuple[str, ...]:
-    """Return the names of the parameters that the groups freeze. UsageError where a group matches nothing."""
+    """Return the names of the parameters that the groups freeze. UsageError where a group matches nothing, or
+    no parameter is left.
+    """
     if not groups:
         return ()
     model = build_without_weights(task)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     numbers = assign_groups(groups, shapes, list_ties(model))
-    return tuple(name for name, number in numbers.items() if number < len(groups) and groups[number].frozen)
+    frozen = tuple(name for name, number in numbers.items() if number < len(groups) and groups[number].frozen)
+    if frozen and len(frozen) == len(numbers):
+        which = " and ".join(str(group) for group in groups if group.frozen)
+        facts = f"--group {which} freezes all {len(frozen)} parameters of the model, and nothing is left to train"
+        raise UsageError("E237", facts, fix="freeze fewer")
+    return frozen
 
 
 def list_ties(model: nn.Module) -> dict[str, str]:

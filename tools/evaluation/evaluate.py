@@ -28,8 +28,9 @@ from ...runtime.worker.program import Program
 from ...runtime.worker.uncut_worker import UncutWorker
 from ..job.job import encode_programs
 from ..job.process_specs import worker_name
+from ..job.resume import find_checkpoint
 from ..open_files import allow_open_files
-from ..run_folder import PLACEMENT
+from ..run_folder import CHECKPOINT, PLACEMENT
 from ..samples.read_samples import read_samples, read_split
 from ..task import weight_source as weights
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
@@ -86,6 +87,7 @@ def evaluate(
         UsageError: there is no moving average.
     """
     weights.check_source(source)
+    saved = source if source.is_file() or (source / CHECKPOINT).is_dir() else find_checkpoint(source).folder
     if placement is None and request == PlanRequest() and (source / PLACEMENT).is_file():
         placement = load_placement(source / PLACEMENT)
     spec = with_placement(placement, spec)
@@ -103,7 +105,7 @@ def evaluate(
         programs = compile_programs(capture, cut)[1]
         if len(programs) > 1:
             others = compile_other_sizes(capture, spec, cut, read_samples(capture.task, split), training=False)
-    evaluated = EvaluatedModel(spec, source, averaged, capture, programs, others)
+    evaluated = EvaluatedModel(spec, saved, averaged, capture, programs, others)
     counts = _run(evaluated, split)
     return {
         "task": spec.model,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput, UsageError
-from ...ps.checkpoint.manifest import Manifest
+from ...ps.checkpoint.manifest import MANIFEST, Manifest
 from ...ps.checkpoint.read_checkpoint import Checkpoint
 from ...ps.checkpoint.shard_file import read_header
 from ...ps.checkpoint.streamed_safetensors import TensorReader
@@ -23,8 +23,10 @@ from ...ps.slices.region import Region
 from ...ps.slices.slice_state import SliceState
 from ...ps.slices.slicing import slice_parameters
 from ...runtime.worker.flat_layout import find_flat_dtype
+from ..job.checkpoint_order import order_checkpoints
 from ..job.export_weights import NAMES
 from ..job.resume import find_checkpoint
+from ..run_folder import BEST as BEST_FOLDER
 from ..run_folder import BEST_WEIGHTS, CHECKPOINT, EMA_WEIGHTS, WEIGHTS
 
 LAST, BEST, AVERAGE = "last", "best", "ema"
@@ -65,24 +67,31 @@ class TrainedModel:
     updates: int = 0
 
 
-def read_weights_file(source: Path, which: str) -> Path:
-    """Return the file of a run's weights: of its end, the best, or their average. UsageError where it has none."""
+def _read_weights(source: Path, which: str) -> dict[str, Tensor]:
+    """Return a run's weights: of its end, or where it was saved last, the best, or their average.
+
+    UsageError where it has none.
+    """
     path = source if source.is_file() else source / FILES[which]
     if path.is_file():
-        return path
+        with TensorReader(path) as reader:
+            return {name: reader.tensor(name) for name in reader.layouts}
     if not source.exists():
         raise UsageError("E239", f"there is no {source}", fix="name a run folder, or a safetensors file")
-    fix = {LAST: "name a run that has ended", BEST: "train with --monitor", AVERAGE: "train with --ema"}[which]
-    raise UsageError("E239", f"{source} has no {FILES[which]}", fix=fix)
+    saved = {LAST: source, BEST: source / BEST_FOLDER}.get(which)  # of a run that was interrupted
+    if saved is None or not _has_checkpoint(saved):
+        fix = {LAST: "name a run that has saved", BEST: "train with --monitor", AVERAGE: "train with --ema"}[which]
+        raise UsageError("E239", f"{source} has no {FILES[which]}", fix=fix)
+    checkpoint = find_checkpoint(saved)
+    return {name: checkpoint.read_tensor(name) for name in checkpoint.names}
 
 
 def read_trained(source: Path, which: str = LAST) -> TrainedModel:
-    """Read the weights of a run, and with those of its end what the optimizer remembers."""
-    with TensorReader(read_weights_file(source, which)) as reader:
-        model = TrainedModel({name: reader.tensor(name) for name in reader.layouts})
-    if which != LAST or not (source / CHECKPOINT).is_dir():
+    """Read the weights of a run, and with those of its end, or that were saved last, what the optimizer remembers."""
+    model = TrainedModel(_read_weights(source, which))
+    if which != LAST or source.is_file() or not _has_checkpoint(source):
         return model
-    checkpoint = find_checkpoint(source / CHECKPOINT)
+    checkpoint = find_checkpoint(source)
     order = {name: place for place, name in enumerate(checkpoint.manifest.about.get(NAMES, []))}
     model.weights = dict(sorted(model.weights.items(), key=lambda item: order.get(item[0], len(order))))
     first = checkpoint.manifest.files[0]
@@ -90,6 +99,10 @@ def read_trained(source: Path, which: str = LAST) -> TrainedModel:
         model.updates = max((one.version for one in read_header(reader).slices), default=0)
     _read_optimizer(checkpoint, checkpoint.read_optimizer(first.shard), model)
     return model
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file() or bool(order_checkpoints(folder).folders)
 
 
 def _read_optimizer(checkpoint: Checkpoint, optimizer: AnyOptimizer, model: TrainedModel) -> None:

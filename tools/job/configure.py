@@ -1,5 +1,6 @@
 """`configure`: fits a planned replica into a run - first weights, a dry run, the number of steps, shards and slices."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from ..config.run_config import RunConfig
 from ..run_folder import INITIAL, PLACEMENT
 from ..samples.read_samples import example_batch
 from ..task.capture_task import FAILS_UNTRACED
-from ..units import OPEN_ENDED
+from ..units import OPEN_ENDED, format_number
 from .checkpoint_order import next_run_number
 from .claim_folder import resumes_in_place
 from .divergence import check_divergence_policy
@@ -192,8 +193,10 @@ def _make_training_spec(
         )
     check_same_stream(start, trial.parts, plan.batch)
     if start_step >= steps:
-        facts = f"the checkpoint was made after {start_step} of {steps} steps of each replica: nothing is left to do"
-        raise UsageError("E284", facts, fix=f"--epochs {epochs + 1}, or more")
+        passes = format_number(epochs, "epoch")
+        facts = f"{passes}: {steps} steps of each replica; the checkpoint was made after {start_step}"
+        needed = math.ceil(((start_step + 1) * plan.batch * config.replicas + first) / trial.samples)
+        raise UsageError("E284", f"{facts}: nothing is left to do", fix=f"--epochs {needed}, or more")
     method.check(optimizer, config.replicas, steps)
     check_divergence_policy(config.on_divergence, method, optimizer, config.replicas, steps)
     every, out = parse_interval(config.checkpoint_every, method), config.folder.resolve()

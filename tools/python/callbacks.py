@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -39,7 +40,7 @@ class CallbackThread(RunListener):
     """Calls the callbacks of one run while entered.
 
     callbacks: objects with some of the methods of `Callback`. on_notice: called with each sentence about the run.
-    failure: the error of the callback that has raised, named by its line.
+    failure: the error of the callback that has raised, named by its line. folder: of the run, once it is known.
     """
 
     may_stop = True
@@ -52,6 +53,7 @@ class CallbackThread(RunListener):
         self._is_told = self._is_closed = self._stop = False
         self._thread = threading.Thread(target=self._run, name="cutset-callbacks", daemon=True)
         self.failure: BadInput | None = None
+        self.folder: Path | None = None
 
     @property
     def stop_requested(self) -> bool:
@@ -62,6 +64,9 @@ class CallbackThread(RunListener):
     def stop(self) -> None:
         """Request that training ends early."""
         self._stop = True
+
+    def on_begin(self, folder: Path) -> None:
+        self.folder = folder
 
     def on_step(self, report: StepReport) -> None:
         with self._changed:

@@ -2,7 +2,8 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ...models.task import Data, TaskError, call_by_name
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.pytree import flatten
 from ...partition.placement.placement_file import Placement
+from ...ps.checkpoint.journal import list_checkpoint_folders
 from ..config.run_config import RunConfig
 from ..evaluation.evaluate import check_split, evaluate
 from ..hosts.engine import serve_if_member
@@ -26,7 +28,7 @@ from ..task.load_task import build_model, load_task, refuse_while_importing
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import micro_batch_spec, plan_task
 from ..train import train_and_save
-from .callbacks import CallbackThread
+from .callbacks import Callback, CallbackThread
 
 _LOG = logging.getLogger("cutset")
 _WEIGHTS = {"last": WEIGHTS, "best": BEST_WEIGHTS, "ema": EMA_WEIGHTS}
@@ -51,6 +53,7 @@ class Trainer:
     """
 
     def __init__(self, task: str | Callable[..., Any], *, callbacks: Sequence[Any] = (), **options: Any) -> None:
+        _check_options(options)
         self.config = RunConfig(task, **options)
         self.callbacks = _check_callbacks(callbacks)
         self.folder = None if self.config.out is None else Path(self.config.out)
@@ -72,7 +75,7 @@ class Trainer:
                 self.result = train_and_save(self.config, running)
             finally:
                 self._running = None
-        self.folder = Path(self.result["out"])
+                self.folder = running.folder or self.folder  # also of a run that was interrupted
         if running.failure is not None:
             fix = f"{running.failure.fix}; with resume={str(self.folder)!r} training goes on"
             raise type(running.failure)(running.failure.code, running.failure.facts, fix=fix)
@@ -144,9 +147,15 @@ class Trainer:
         """Return the file of the weights. UsageError where there are none."""
         if not isinstance(which, str) or which not in _WEIGHTS:
             raise UsageError("E224", f"which={which!r}; there are {', '.join(_WEIGHTS)}", fix='which="last"')
-        if self.folder is None or not (self.folder / RESULT).exists():
-            where = "no run folder" if self.folder is None else f"{self.folder} has no result"
-            raise UsageError("E276", f"{where}: nothing is trained", fix="call fit() before")
+        if self._running is not None:
+            raise UsageError("E276", "training has not ended", fix="ask for what was trained after fit()")
+        if self.folder is None:
+            raise UsageError("E276", "no run folder: nothing is trained", fix="call fit() before")
+        if not (self.folder / RESULT).exists():
+            if not list_checkpoint_folders(self.folder):
+                raise UsageError("E276", f"{self.folder} has no result: nothing is trained", fix="call fit() before")
+            fix = f"Trainer(..., resume={str(self.folder)!r}).fit() goes on from what was saved"
+            raise UsageError("E276", f"{self.folder} has no result: its training was interrupted", fix=fix)
         path = self.folder / _WEIGHTS[which]
         if not path.exists():
             raise UsageError("E276", f"{self.folder} has no {path.name}", fix=_FIXES[which])
@@ -165,7 +174,22 @@ def _check_callbacks(callbacks: Any) -> list[Any]:
     classes = [one.__name__ for one in found if isinstance(one, type)]
     if classes:
         raise UsageError("E224", f"callback {classes[0]} is a class; callbacks are objects", fix=fix)
+    methods = [name for name in vars(Callback) if name.startswith("on_")]
+    for one in found:
+        if all(getattr(type(one), name, None) in (None, vars(Callback)[name]) for name in methods):
+            facts = f"callback {one!r} has none of the methods that are called: {', '.join(methods)}"
+            raise UsageError("E224", facts, fix="give it one of these")
     return found
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise UsageError where there is no option of a name."""
+    known = list(inspect.signature(RunConfig).parameters)
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            fix = f"{near[0]}={options[name]!r}" if near else "help(cutset.Trainer) lists them"
+            raise UsageError("E224", f"there is no option {name}", fix=fix)
 
 
 def join_outputs(outputs: list[Any]) -> Any:

@@ -1,10 +1,13 @@
 """`BatchMaker`: makes `Data` of a list of samples, and says what is wrong with them in the user's words."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ...errors import BadInput
 from ..blame import blame
@@ -67,25 +70,40 @@ class BatchMaker:
         from ...models.task import Data
 
         buckets = self.buckets
-        with blame("E311", f"the batch of samples {which} of {self.what}"):
-            collated = self.collate(items) if buckets is None or length is None else buckets.fit(items, length)
-            batch = self._unpack(collated)
+        try:
+            with blame("E311", f"the batch of samples {which} of {self.what}"):
+                collated = self.collate(items) if buckets is None or length is None else buckets.fit(items, length)
+                batch = self._unpack(collated)
+        except BadInput as error:
+            raise self._name_odd_one(items, name, error) from error
         if not isinstance(batch, Data):
             facts = f"unpack of {self.what} gives a {type(batch).__name__}, not a cutset.Data"
             raise BadInput("E311", facts, fix="return cutset.Data((inputs,), (targets,))")
-        self._check(batch, len(items), which, name)
+        self._check(batch, items, which, name)
         return batch
 
-    def _check(self, batch: "Data", count: int, which: str, name: Callable[[int], str]) -> None:
+    def _name_odd_one(self, items: list[Any], name: Callable[[int], str], error: BadInput) -> BadInput:
+        """Return an error that names the one sample that is not like the others, where there is one."""
+        forms = [_describe_sample(item) for item in items]
+        (usual, count), *rest = Counter(forms).most_common()
+        if len(rest) != 1 or 2 * count <= len(items):
+            return error
+        (other, _) = rest[0]
+        facts = f"{name(forms.index(other))} of {self.what} is {other}, {name(forms.index(usual))} is {usual}"
+        fix = "give all samples one shape and one dtype, or pad them: collate_fn=cutset.PadTo(LENGTH)"
+        return BadInput("E311", facts, fix=fix)
+
+    def _check(self, batch: "Data", items: list[Any], which: str, name: Callable[[int], str]) -> None:
         """Raise BadInput where a batch has another form than the one before, or a value that is no number."""
         tensors = (*batch.inputs, *batch.targets)
         form = [describe_form(tensor, exactly=self.has_one_shape) for tensor in tensors]
-        if len(batch) != count:
-            facts = f"{count} samples of {self.what} make a batch of {len(batch)}"
+        if len(batch) != len(items):
+            facts = f"{len(items)} samples of {self.what} make a batch of {len(batch)}"
             raise BadInput("E311", facts, fix="let collate and unpack give a row for each sample")
         if self._form is not None and form != self._form:
-            facts = f"{self.what} has samples of {' and '.join(form)} ({which}) beside {self._form}"
-            raise BadInput("E311", facts, fix="give all samples one shape: collate_fn=cutset.PadTo(LENGTH)")
+            facts = f"{self.what} has samples of {' and '.join(form)} ({which}) beside {' and '.join(self._form)}"
+            fix = "give all samples one shape and one dtype: collate_fn=cutset.PadTo(LENGTH) pads them"
+            raise self._name_odd_one(items, name, BadInput("E311", facts, fix=fix))
         self._form = form
         for tensor in tensors:
             if tensor.is_floating_point() and not tensor.sum().isfinite():
@@ -94,6 +112,17 @@ class BatchMaker:
                 if bad:
                     facts = f"{name(bad[0])} of {self.what} has a value that is not finite"
                     raise BadInput("E311", facts, fix="leave it out, or put a number there")
+
+
+def _describe_sample(sample: Any) -> str:
+    """Return dtypes and shapes of what is in a sample, and the types of what is no array."""
+    described = list[str]()
+    for leaf in tree_leaves(sample):
+        has_form = isinstance(leaf, Tensor | np.ndarray | np.generic)
+        described.append(
+            f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" if has_form else type(leaf).__name__
+        )
+    return " and ".join(described) or "empty"
 
 
 def describe_form(tensor: Tensor, *, exactly: bool) -> str:

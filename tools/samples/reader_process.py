@@ -152,7 +152,7 @@ class ReaderProcess:
         ended = os.waitstatus_to_exitcode(status)
         how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with exit code {ended}"
         facts = f"a process that read {self._samples.what} {how}"
-        fix = "see the log above; a dataset that cannot be read after a fork needs Task(..., loaders=0)"
+        fix = "Task(..., loaders=0) reads it where a run says what fails; so must one that cannot be read after a fork"
         return ProcessLost("E602", facts, fix=fix)
 
     def __repr__(self) -> str:

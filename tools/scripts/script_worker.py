@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from ...errors import BadInput
 from ...runtime.channel.channel import Channel
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
@@ -55,6 +56,9 @@ class ScriptWorker(WorkerProcess):
 
         Where the script only repeats a step that it took before, nothing happens.
         """
+        if self.has_finished:
+            facts = "the script calls optimizer.step() after run.finish(), which ended the training"
+            raise BadInput("E363", facts, fix="call run.finish() after the last step, or leave it out")
         if self.counts.take_step():
             return
         for parameter, view in zip(self._parameters, self._views, strict=True):

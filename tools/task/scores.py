@@ -85,7 +85,7 @@ class Scorer:
                 if isinstance(metric, CollectingMetric):
                     metric.update(outputs, *targets)
                 else:
-                    self._sums[name] += float(metric(outputs, *targets)) * count
+                    self._sums[name] += self._demand_number(name, metric(outputs, *targets)) * count
 
     def finish(self) -> Scores:
         """Return the scores of all batches."""
@@ -93,7 +93,8 @@ class Scorer:
         for name, metric in self._task.metrics.items():
             with self._blame_metric(name):
                 collected = metric.compute() if isinstance(metric, CollectingMetric) else None
-                metrics[name] = self._sums[name] / self._samples if collected is None else float(collected)
+                mean = self._sums[name] / self._samples if collected is None else None
+                metrics[name] = self._demand_number(name, collected) if mean is None else mean
         loss = None if self.failure else self._losses / self._samples
         return Scores(self._samples, loss, self._correct if self._counts_correct else None, metrics)
 
@@ -117,11 +118,24 @@ class Scorer:
     def _add_loss(self, outputs: Any, targets: tuple[Tensor, ...], count: int) -> None:
         if self.failure:
             return
+        if self._samples > count:  # another batch had a loss, so something is wrong with this one
+            what = f"the loss of task {self._task.name} on some test samples"
+            with blame("E315", what), autocast_context(self._autocast):
+                self._losses += float(self._task.loss(outputs, *targets)) * count
+            return
         try:
             with autocast_context(self._autocast):
                 self._losses += float(self._task.loss(outputs, *targets)) * count
         except Exception as error:  # the user's loss may want what the model gives in training mode only
             self.failure = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+    def _demand_number(self, name: str, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # the last of torch, for a tensor of several elements
+            form = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            facts = f"metric {name!r} of task {self._task.name} gives {form}"
+            raise TaskError(facts, fix="return one number, the mean over the batch") from error
 
     def _blame_metric(self, name: str) -> Any:
         fix = "correct it there; it gets what the loss gets: outputs and targets of a batch"

@@ -1,6 +1,7 @@
 """`Listeners`: several listeners of a run as one."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
 
@@ -16,6 +17,11 @@ class Listeners(RunListener):
     def stop_requested(self) -> bool:
         """Whether one of them requests it."""
         return any(one.stop_requested for one in self._listeners)
+
+    def on_begin(self, folder: Path) -> None:
+        """Pass it on."""
+        for one in self._listeners:
+            one.on_begin(folder)
 
     def on_step(self, report: StepReport) -> None:
         """Pass it on."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from marking import with_slow
 from places import USER_MODELS
 from safetensors.torch import load_file
@@ -18,6 +19,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import cutset
 from cutset.errors import UsageError
 from cutset.models.sample_stream import SampleStream
+from cutset.models.task import Task, make_example_batches
+from cutset.tools.config.group_optimizer import find_frozen
 from cutset.tools.config.parameter_group import Group, assign_groups
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
@@ -222,6 +225,14 @@ SHAPES = {"wte.weight": (9, 4), "head.weight": (9, 4), "norm.weight": (4,), "hea
 def test_groups_that_cannot_be_are_named(texts: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         assign_groups([Group.parse(text) for text in texts], SHAPES, {})
+    assert caught.value.code == "E237"
+
+
+def test_groups_that_freeze_all_are_named() -> None:
+    task = Task("net", lambda: nn.Linear(2, 2), F.cross_entropy, make_example_batches(((2,),), classes=2))
+    assert find_frozen([Group.parse("weight:frozen=true")], task) == ("weight",)
+    with pytest.raises(UsageError, match=r"--group \*:frozen=true freezes all 2 parameters of the model") as caught:
+        find_frozen([Group.parse("*:frozen=true")], task)
     assert caught.value.code == "E237"
 
 

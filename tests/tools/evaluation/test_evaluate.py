@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from cutset.errors import CheckpointError, UsageError
 from cutset.models.tasks.digits import digits
 from cutset.tools.commands.cli import cli
+from cutset.tools.exchange.trained_model import read_trained
 from cutset.tools.python.trainer import Trainer
 
 TASK = "cutset.models:digits"
@@ -65,6 +66,22 @@ def test_a_checkpoint_scores_as_plain_torch_does(run: Path, where: str, machines
     assert (found["correct"], found["samples"]) == (expected, len(test))
     assert found["machines"] == (machines or (2 if where == "" else 1))
     assert found["samples_per_s"] > 0
+
+
+@pytest.mark.run
+def test_what_an_interrupted_run_has_saved_is_evaluated_and_exported(run: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+    shutil.copytree(run / "checkpoint", stopped / "checkpoints" / "000001")
+    shutil.copytree(run / "checkpoint", stopped / "best")
+    whole, saved = evaluated(TASK, "--checkpoint", run), evaluated(TASK, "--checkpoint", stopped)
+    assert (saved["correct"], saved["samples"]) == (whole["correct"], whole["samples"])
+    weights = load_file(run / "model.safetensors")
+    for which in ("last", "best"):
+        found = read_trained(stopped, which).weights
+        assert found.keys() == weights.keys()
+        assert all(torch.equal(found[name], weights[name]) for name in weights)
+    with pytest.raises(UsageError, match="E239"):
+        read_trained(tmp_path, "best")
 
 
 @pytest.mark.run

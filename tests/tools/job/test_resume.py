@@ -197,7 +197,7 @@ def test_a_manifest_that_says_too_little(resume: Resume, run: Path) -> None:
 
 def test_nothing_is_left_to_do(resume: Resume, run: Path, options: RunConfig) -> None:
     written(prepare(options), run / "checkpoint", 12)
-    refused(resume(), USAGE, "E284", "after 12 of 12 steps", "nothing is left to do", "--epochs 2")
+    refused(resume(), USAGE, "E284", "12 steps of each replica", "after 12", "nothing is left to do", "--epochs 2")
 
 
 @pytest.mark.first_cases(2)

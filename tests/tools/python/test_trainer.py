@@ -145,6 +145,25 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         trainer.evaluate()
     with pytest.raises(UsageError, match="last, best, ema"):
         trainer.state_dict(which="worst")
+    with pytest.raises(UsageError, match="there is no option replica") as caught:
+        Trainer(TASK, replica=2)
+    assert caught.value.fix == "replicas=2"
+    for callback in (print, None, cutset.Callback()):
+        with pytest.raises(UsageError, match="has none of the methods that are called: on_step, on_evaluate"):
+            Trainer(TASK, callbacks=[callback])
+
+
+def test_a_run_that_was_interrupted_can_be_gone_on_with(tmp_path: Path) -> None:
+    write_manifest_of(tmp_path / "run" / "checkpoints" / "000001")
+    trainer = Trainer(TASK, out=tmp_path / "run", **OPTIONS)
+    with pytest.raises(UsageError, match="its training was interrupted") as caught:
+        trainer.state_dict()
+    assert f"resume={str(tmp_path / 'run')!r}" in caught.value.fix
+
+
+def write_manifest_of(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
     assert list(cutset_signature())[:2] == ["task", "callbacks"]
 
 

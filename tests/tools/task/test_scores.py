@@ -1,6 +1,7 @@
 """Scores of a cut and of an uncut model: every sample once, the last batch filled up."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -239,9 +240,17 @@ def test_a_loss_that_wants_what_training_gives_leaves_the_rest() -> None:
     assert "too many values to unpack" in scorer.failure
 
 
-def test_names_of_what_is_measured_anyway_are_refused() -> None:
-    with pytest.raises(TaskError, match="a metric called 'accuracy'"):
-        classification(metrics={"accuracy": Perplexity()})
+@pytest.mark.parametrize("name", ["accuracy", "test_loss", "", "two\nlines", 3])
+def test_names_of_what_is_measured_anyway_or_cannot_be_printed_are_refused(name: Any) -> None:
+    with pytest.raises(TaskError, match=f"a metric called {re.escape(repr(name))}"):
+        classification(metrics={name: Perplexity()})
+
+
+def test_metrics_have_names_and_are_called() -> None:
+    with pytest.raises(TaskError, match=r"has metrics=\["):
+        classification(metrics=[Perplexity()])
+    with pytest.raises(TaskError, match="metric 'mine' of task 'any' is 3"):
+        classification(metrics={"mine": 3})
 
 
 def test_perplexity_counts_targets_and_not_batches() -> None:
@@ -255,3 +264,21 @@ def test_perplexity_counts_targets_and_not_batches() -> None:
     metric.reset()
     metric.update(torch.tensor([[0.0, 2000.0]]), torch.tensor([0]))
     assert metric.compute() == math.inf
+
+
+def test_a_loss_that_fails_on_a_later_batch_is_no_loss_that_is_not_there() -> None:
+    scorer = Scorer(classification())
+    outputs = torch.zeros(4, 3)
+    scorer.add(outputs, (torch.tensor([0, 1, 2, 0]),), size=4, count=4)
+    with pytest.raises(BadInput, match="the loss of task any on some test samples fails: IndexError"):
+        scorer.add(outputs, (torch.tensor([0, 1, 7, 0]),), size=4, count=4)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("much", "'much'"), (None, "None"), (torch.zeros(3), r"a tensor of shape \(3,\)")]
+)
+def test_a_metric_gives_a_number(value: Any, said: str) -> None:
+    scorer = Scorer(replace(classification(), metrics={"mine": lambda output, target: value}))
+    with pytest.raises(BadInput, match=rf"metric 'mine' of task any gives {said}") as caught:
+        scorer.add(torch.zeros(4, 3), (torch.tensor([0, 1, 2, 0]),), size=4, count=4)
+    assert caught.value.fix == "return one number, the mean over the batch"

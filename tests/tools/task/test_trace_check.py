@@ -2,11 +2,9 @@
 
 import contextlib
 import copy
-import dataclasses
 import random
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,18 +53,6 @@ class Function(nn.Module):
 
 def checkpointed() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 6), Block(), nn.Linear(6, 3))
-
-
-class Keeping(nn.Module):
-    """Returns what it keeps for a next token, too, as its configuration says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.config = nn.Linear(6, 3), SimpleNamespace(use_cache=True)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        output = self.linear(x)
-        return output, output.tanh() if self.config.use_cache else None
 
 
 def task_of(model: Callable[[], nn.Module]) -> Task:
@@ -242,13 +228,3 @@ def test_a_parameter_that_is_wrongly_frozen_is_found() -> None:
     with pytest.raises(BadInput, match="weight"):
         check(freeze_parameters(graph, ["weight"]))
     assert not notes
-
-
-def test_a_loss_that_reads_what_no_step_keeps_is_refused() -> None:
-    def compute_loss(outputs: tuple[Tensor, Tensor | None], target: Tensor) -> Tensor:
-        output, kept = outputs
-        return F.cross_entropy(output, target) + (0 if kept is None else kept.square().sum())
-
-    task = dataclasses.replace(task_of(Keeping), loss=compute_loss)
-    with pytest.raises(BadInput, match="differs from that of plain torch"):
-        capture_task(SPEC, task)
