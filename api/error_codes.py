@@ -121,7 +121,7 @@ MEANINGS: Mapping[str, str] = {
     "E311": "The data of the task cannot be read, or is not a `cutset.Data` with samples.",
     "E312": "The example batch of the task cannot be made, or has the wrong size.",
     "E313": "The data and the example batch of the task have different shapes or dtypes.",
-    "E314": "The model fails on the first batch of the data.",
+    "E314": "The model or the loss fails on a batch of the data.",
     "E315": "What scores test samples, a count of right answers, a metric or the loss, fails or is missing.",
     "E316": "The model has no parameter to train.",
     "E317": "The initial weights are those of another model.",

@@ -108,7 +108,6 @@ def run(
     notices: list[str] = []
     with contextlib.ExitStack() as stack:
         listeners = [listener or RunListener()]
-        listeners[0].on_begin(job.out)
         if job.config.tensorboard:
             from .tracking.event_files import EventFiles
 
@@ -116,7 +115,9 @@ def run(
         metrics = MetricsFile(job.out, on_notice=notices.append)
         counts = {"machines": job.machines, "replicas": job.replicas, "shards": job.shards}
         with metrics.recording(task=job.task_name, method=job.method.name, **counts):
-            return _run(job, Listeners([*listeners, metrics]), notices, here, route)
+            everyone = Listeners([*listeners, metrics])
+            everyone.on_begin(job.out)
+            return _run(job, everyone, notices, here, route)
 
 
 def _run(
@@ -132,22 +133,25 @@ def _run(
     with open_run_hosts(job, notify, here=here) as hosts:
         is_local = all(isinstance(host, LocalHost) for host in hosts.hosts)
         if isinstance(job.method, Sandblaster):
-            from .analysis.sandblaster_result import summarize_sandblaster
             from .sandblaster.run import run_sandblaster
 
             outcome = run_sandblaster(job, job.method, hosts, listener, notify, route)
-            result = summarize_sandblaster(job, job.method, outcome)
         else:
             baseline = run_baseline(job, hosts, listener) if job.config.trains_alone else None
             job, outcome, retry = run_with_divergence_retry(
                 job, lambda job: run_replicas(job, hosts, listener, notify, route), notify
             )
-            result = _summarize(job, baseline, outcome, retry, notify)
     others = times.find_other_work() if times is not None and is_local else None
+    if isinstance(job.method, Sandblaster):
+        from .analysis.sandblaster_result import summarize_sandblaster
+
+        result = summarize_sandblaster(job, job.method, outcome)
+    else:
+        result = _summarize(job, baseline, outcome, retry, notify)
+        if job.config.learn:
+            notify(learn_from_run(job, result["measured"], others))
     if others is not None and others.is_worth_saying:
         result["notes"].append(f"While it trained, {others.describe()}: on an idle machine it is faster.")
-    if job.config.learn and not isinstance(job.method, Sandblaster):
-        notify(learn_from_run(job, result["measured"], others))
     return result | {"notices": notices}
 
 
@@ -167,7 +171,10 @@ def _summarize(
 
 
 def learn_from_run(job: Job, measured: dict[str, Any] | None, others: OtherWork | None) -> str:
-    """Keep what a run has shown of this machine, and say so. measured: as in the result; others: ran meanwhile."""
+    """Keep what a run has shown of this machine, and say so. measured: as in the result.
+
+    others: what ran meanwhile; None where nobody knows.
+    """
     found = None if measured is None else measured["mispredicted"]
     request = job.config.plan_request
     if found is None or request.source != HERE:

@@ -115,6 +115,8 @@ def capture(
         if loss is None and readers:
             with run_as_traced(probe, autocast), mode:
                 layout = _choose_results(probe, probe.run(example[0]), readers, fake_targets)
+        if loss is not None:
+            _tell_of_objects(groups, tell)
         draft, constants = _trace(copies, chains, probe.wanted, example, tell if unrolled else None)
         if not trust:
             repeated = copies.make()
@@ -167,6 +169,16 @@ def _find_chains(
         return ()
     reads_skipped = shorter.has_seen(list_skipped_tensors(step, chains))
     return chains if log.is_like(shorter, chains) and not reads_skipped else ()
+
+
+def _tell_of_objects(groups: Sequence[LayerGroup], tell: Callable[[str], None]) -> None:
+    """Say which layers are traced one by one where the user can change that."""
+    for group in groups:
+        if group.handed and group.is_hopeless:
+            tell(
+                f"{len(group.names)} layers like {group.names[0]} are traced one by one, which takes long: each gets a "
+                f"{group.handed}, which it may change. A language model of transformers gets none with use_cache=False"
+            )
 
 
 def _trace(

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from ..operators.leaf_module import TRACED_CALL
 from ..trace.python_state import read_generators
 from ..trace.user_frames import is_users_file
-from .frozen_value import CannotFreeze, Freezer
+from .frozen_value import CannotFreeze, Freezer, Identity
 from .run_functions import find_functions
 from .watched_call import WatchedCall
 
@@ -94,6 +94,14 @@ def list_paths(module: nn.Module) -> dict[int, str]:
     return {id(inner): path for path, inner in module.named_modules()}
 
 
+class ChangingArgument(CannotFreeze):
+    """A call gets an object, which it may change. kind: its class."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"an argument is a {kind}")
+        self.kind = kind
+
+
 class _Leaves:
     """Arguments with tensors by id."""
 
@@ -130,7 +138,7 @@ def _describe_arguments(arguments: Any, operands: dict[int, Tensor]) -> _Leaves:
         if isinstance(value, nn.Module) or callable(value):
             raise CannotFreeze("code in an argument")
         if getattr(value, "__dict__", None) is not None:
-            raise CannotFreeze("an object in an argument")
+            raise ChangingArgument(type(value).__name__)
         return type(value), freezer.freeze(value)
 
     return _Leaves(describe(arguments))
@@ -220,27 +228,33 @@ def _freeze_attribute(owner: nn.Module, name: str, freezer: Freezer) -> Hashable
 
 def _freeze_globals(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
     """Freeze the values that the functions of a layer may reach by names, besides their own and their arguments."""
-    names = sorted({name for one in code.code for name in one.co_names})
-    spaces = [(space, one.co_names) for one, space in code.code.items()]
-    found = [_freeze_named(space[name], names, freezer) for space, own in spaces for name in own if name in space]
+    # A name may also be text, as in getattr(owner, "name").
+    texts = {text for one in code.code for text in one.co_consts if isinstance(text, str) and text.isidentifier()}
+    names = sorted({name for one in code.code for name in one.co_names} | texts)
+    spaces, met = [(space, one.co_names) for one, space in code.code.items()], dict[int, int]()
+    found = [_freeze_named(space[name], names, freezer, met) for space, own in spaces for name in own if name in space]
     for function in find_functions(module, code.code):
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         held = (*cells, function.__defaults__, function.__kwdefaults__, vars(function))
         found += [freezer.freeze(value) for value in held]
     classes = dict.fromkeys(kind for inner in module.modules() for kind in type(inner).__mro__)
-    found += [_freeze_named(kind, names, freezer) for kind in classes]
+    found += [_freeze_named(kind, names, freezer, met) for kind in classes]
     return tuple(found)
 
 
-def _freeze_named(value: Any, names: Sequence[str], freezer: Freezer, above: tuple[Any, ...] = ()) -> Hashable:
+def _freeze_named(value: Any, names: Sequence[str], freezer: Freezer, met: dict[int, int]) -> Hashable:
     """Freeze a global value; of a source file or a class of the model's code, what its names lead to, and so on.
 
-    above: from what names have led to it.
+    met: numbers of those that were met before, by id.
     """
-    if not _is_users(value) or any(value is one for one in above):
+    if not _is_users(value):
         return freezer.freeze(value)
-    held = vars(value)
-    return tuple((name, _freeze_named(held[name], names, freezer, (*above, value))) for name in names if name in held)
+    if id(value) in met:
+        return "met", met[id(value)]
+    met[id(value)] = len(met)
+    spaces = [vars(one) for one in value.__mro__] if isinstance(value, type) else [vars(value)]
+    found = [(name, next((space[name] for space in spaces if name in space), None)) for name in names]
+    return Identity(value), tuple((name, _freeze_named(one, names, freezer, met)) for name, one in found)
 
 
 def _is_users(value: Any) -> bool:

@@ -53,7 +53,6 @@ _FIXED = (
     Tensor,  # what is written into one is seen by the trace
     Enum,
 )
-_CHANGING = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set)  # attributes of a class
 _SEQUENCES = (list, tuple, deque, torch.Size)
 _MAPPINGS = (dict, OrderedDict, types.MappingProxyType)
 
@@ -127,9 +126,15 @@ class Freezer:
             raise CannotFreeze(f"{kind.__name__} shows nothing of what it holds")
         inside: list[Hashable] = [(name, self.freeze(one)) for name, one in held.items()]
         of_classes = [(name, one) for base in kind.__mro__ for name, one in vars(base).items() if name not in held]
-        inside += [(name, self.freeze(one)) for name, one in of_classes if type(one) in _CHANGING and name[:2] != "__"]
+        inside += [(name, self.freeze(one)) for name, one in of_classes if name[:2] != "__" and _may_change(one)]
         for base, items in ((Mapping, "items"), ((list, tuple, set, frozenset, deque), "__iter__")):
             if isinstance(value, base):
                 inside += [self.freeze(one) for one in getattr(value, items)()]
         # Of the same object only: what two objects do may differ in more than in what they hold.
         return Identity(value), tuple(inside)
+
+
+def _may_change(value: Any) -> bool:
+    """Whether an attribute of a class is data, which code may exchange or change, and no part of the class."""
+    is_data = isinstance(value, (*_PLAIN, *_SEQUENCES, *_MAPPINGS, dict, set)) or hasattr(type(value), "__next__")
+    return is_data and not isinstance(value, _FIXED)

@@ -35,18 +35,18 @@ MIN_SKIPPED = 2  # calls of a chain; fewer are traced as fast as they are left o
 class LoggedCall:
     """A call of a layer, given by its name. described: its arguments without values of tensors.
 
-    line: of the model's code that leads to it. inside: what it did, as entries of a log; None where it was not run.
+    line: of the model's code that leads to it. inside: what it did, as entries of a log of its own.
     """
 
     layer: str
     described: Any
     line: str
-    inside: Sequence[Any] | None
+    inside: Sequence[Any]
 
 
 @dataclass(frozen=True)
 class RepeatedCall(LoggedCall):
-    """One that was repeated. like: the same object for calls that are like each other.
+    """One that was repeated; `inside` is of the call that it is like. like: the same object for like calls.
 
     arguments: the tensors of its arguments. structure: the nesting of its output, see `call_output`. states: how many
     operands come before the arguments.
@@ -132,7 +132,12 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         examples = {layer: chain.example for chain in chains for layer in chain.skipped}
         kept = [entry for entry in self.entries if _layer_of(entry) not in examples]
         described = [_describe_entry(one, examples) for one in kept]
-        return described == [_describe_entry(one, {}) for one in other.entries] and _call_alike(kept, other.entries)
+        if described != [_describe_entry(one, {}) for one in other.entries]:
+            return False
+        calls = [
+            [entry.inside for entry in entries if isinstance(entry, LoggedCall)] for entries in (kept, other.entries)
+        ]
+        return all(one is two or one == two for one, two in zip(*calls, strict=True))
 
     def describe(self, arguments: Any) -> Any:
         """Return nested arguments as plain data."""
@@ -170,25 +175,15 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _call_alike(entries: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether calls of two runs do the same, each of which the second repeats that the first does, and like ones."""
-    examples = dict[int, object]()  # of the second run, by the ids of those of the first
-    for one, other in zip(entries, others, strict=True):
-        if isinstance(one, RepeatedCall):
-            if not isinstance(other, RepeatedCall) or examples.setdefault(id(one.like), other.like) is not other.like:
-                return False
-        elif isinstance(one, LoggedCall) and None not in (one.inside, other.inside) and one.inside != other.inside:
-            return False
-    return True
-
-
 def _digest_values(tensor: Tensor) -> str:
     """Return a digest of the values of a tensor, "" where it has none."""
     real = tensor.constant if isinstance(tensor, FakeTensor) else tensor
-    if real is None or real.is_meta or real.layout is not torch.strided:
+    if real is None or real.is_meta or real.layout is not torch.strided or real.is_quantized:
         return ""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
-        content = real.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        content = (
+            real.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return hashlib.sha256(content).hexdigest()
 
 

@@ -8,7 +8,7 @@ where there is none. What a layer reads is found by watching its calls; the firs
 import contextlib
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from ..operators.leaf_module import TRACED_CALL
 from ..trace.user_frames import find_code_line
 from ..trace.value_numbers import ValueNumbers
 from .call_output import locate_output, rebuild_output
-from .call_signature import CallSignature, LayerCode, describe_modes, list_paths, sign_call
+from .call_signature import CallSignature, ChangingArgument, LayerCode, describe_modes, list_paths, sign_call
 from .frozen_value import CannotFreeze
 from .graph_segment import CannotRepeat, GraphSegment
 from .layer_chains import CallLog, LoggedCall, RepeatedCall
@@ -37,7 +37,7 @@ class LayerGroup:
     """What is known of layers that may be alike, in all runs of the model.
 
     names: of the modules. misses, hits: how many calls were watched, and how many repeated. settled: whether it is
-    hopeless, once that is decided.
+    hopeless, once that is decided. handed: the class of an object that each call gets, and may change.
     """
 
     names: Sequence[str]
@@ -45,6 +45,7 @@ class LayerGroup:
     misses: int = 0
     hits: int = 0
     settled: bool | None = None
+    handed: str = ""
 
     @property
     def is_hopeless(self) -> bool:
@@ -58,13 +59,17 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A call that others may repeat. output: nested results; a tensor stands as its position, see `call_output`."""
+    """A call that others may repeat. output: nested results; a tensor stands as its position, see `call_output`.
+
+    inside: what it did, as entries of a log, where there is one.
+    """
 
     form: LayerForm
     draws: bool
     written: Sequence[int]
     output: Any
     segment: GraphSegment | None
+    inside: Sequence[Any] = ()
 
     def accepts(self, operands: Sequence[Tensor]) -> bool:
         """Whether a call with other operands, of the same signature, can be repeated."""
@@ -116,7 +121,7 @@ class _LayerCall:
         if repeated is None:
             log.entries.append(LoggedCall(self._name, described, line, inner.entries))
         else:
-            log.entries.append(RepeatedCall(self._name, described, line, None, *repeated))
+            log.entries.append(RepeatedCall(self._name, described, line, repeated[0].inside, *repeated))
         log.note_results(self._name, output)
         return output
 
@@ -128,8 +133,9 @@ class _LayerCall:
         group = self._group
         try:
             signature = self._sign(args, kwargs)
-        except CannotFreeze:
+        except CannotFreeze as error:
             group.misses += 1
+            group.handed = error.kind if isinstance(error, ChangingArgument) else group.handed
             return None, self._watch(args, kwargs, None, log)
         known = self._recorded.get((self._number, signature.decisive))
         if known is None or not known.accepts(signature.operands):
@@ -178,7 +184,8 @@ class _LayerCall:
         except (CannotFreeze, CannotRepeat):
             group.misses += 1
         else:
-            self._recorded[self._number, signature.decisive] = recorded
+            inside = log.entries if log is not None else ()
+            self._recorded[self._number, signature.decisive] = replace(recorded, inside=inside)
             group.misses += 1
         return output
 

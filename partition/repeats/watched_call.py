@@ -13,7 +13,7 @@ from ..trace.user_frames import is_users_file
 _OWN_GRADIENT = ("apply", "torch/autograd/function.py")
 _OF_OPERATORS = "torch/_library/autograd.py"
 # Names by which code reaches what its own names do not show.
-_REACHING = frozenset(("setattr", "delattr", "globals", "vars", "exec", "eval", "__import__"))
+_REACHING = frozenset(("setattr", "delattr", "globals", "vars", "exec", "eval", "__import__", "import_module"))
 _REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
@@ -22,7 +22,8 @@ class WatchedCall:
 
     reads: modules and names of the attributes that were read, also in vain, by id and name. code: of the model's own
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
-    attribute of a module was written, a global name was bound, or an autograd function called.
+    attribute of a module was written, a global name was bound, code of the model imported or reached by text, or an
+    autograd function called that is not a custom operator's.
     """
 
     def __init__(self) -> None:
@@ -73,21 +74,28 @@ class WatchedCall:
         self._seen[id(code)] = code
         if is_users_file(code.co_filename):
             self.code[code] = frame.f_globals
-            self.is_opaque |= _binds_outer_names(code) or not _REACHING.isdisjoint(code.co_names)
+            reaches = not _REACHING.isdisjoint(code.co_names) or {"sys", "modules"} <= {*code.co_names}
+            self.is_opaque |= reaches or _binds_outer_names(code)
 
 
 def _binds_outer_names(code: CodeType) -> bool:
     """Whether a function binds names that are not its own, or imports code of the model's."""
     outer = set(code.co_freevars)
+    instructions = list(dis.get_instructions(code))
+    levels = [
+        None,
+        None,
+        *(one.argval for one in instructions),
+    ]  # of the instruction two before each: dots of an import
     return any(
         one.opname in _REBINDING
         or (one.opname in ("STORE_DEREF", "DELETE_DEREF") and one.argval in outer)
-        or (one.opname == "IMPORT_NAME" and _is_users_module(one.argval))
-        for one in dis.get_instructions(code)
+        or (one.opname == "IMPORT_NAME" and (level != 0 or _is_users_module(one.argval)))
+        for one, level in zip(instructions, levels, strict=False)
     )
 
 
 def _is_users_module(name: str) -> bool:
-    """Whether an imported name is, or may be, of the model's code; a relative one is."""
+    """Whether an imported file is, or may be, of the model's code."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return is_users_file(file) if file is not None else name.partition(".")[0] not in sys.builtin_module_names

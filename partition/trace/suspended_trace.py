@@ -23,7 +23,8 @@ def suspend_trace() -> Iterator[None]:
 def say_whether_exporting(exporting: bool) -> Iterator[None]:
     """Have torch say so to the model's code, which may do something else in an export: make a mask that it leaves out.
 
-    So all runs of the code are like the one that is exported.
+    So all runs of the code are like the one that is exported. The flags are those of the process: see
+    `known_conditions.draw_what_matters`, which has one thread trace at a time.
     """
     flags = vars(torch.compiler)
     before = {name: flags[name] for name in ("_is_compiling_flag", "_is_exporting_flag")}

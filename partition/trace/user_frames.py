@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 FOREIGN = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
-_TYPED = ("<stdin>", "<ipython-input")  # into an interpreter
+_TYPED = ("<stdin>", "<ipython-input", "<python-input")  # into an interpreter
 _LIBRARY = sysconfig.get_path("stdlib")
 
 

@@ -142,7 +142,7 @@ class SliceState:
                     "E701",
                     f"{what} on shard-{self.slice.shard} in the slice of machine {self.slice.machine} ceased to be "
                     f"finite with the push of {who}, version {self.version} of the slice",
-                    fix=f"lower the learning rate, to {optimizer.lr / 10:g} say: --lr, or lr=... in a script",
+                    fix=f"lower the learning rate: --lr {optimizer.lr / 10:g}, or lr=... in a script",
                 )
 
 

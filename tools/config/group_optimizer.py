@@ -33,9 +33,9 @@ def find_frozen(groups: Sequence[Group], task: "Task") -> tuple[str, ...]:
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     numbers = assign_groups(groups, shapes, list_ties(model))
     frozen = tuple(name for name, number in numbers.items() if number < len(groups) and groups[number].frozen)
-    if frozen and len(frozen) == len(numbers):
+    if frozen and not any(p.requires_grad for name, p in model.named_parameters() if name not in frozen):
         which = " and ".join(str(group) for group in groups if group.frozen)
-        facts = f"--group {which} freezes all {len(frozen)} parameters of the model, and nothing is left to train"
+        facts = f"--group {which} freezes {len(frozen)} parameters of the model, and nothing is left to train"
         raise UsageError("E237", facts, fix="freeze fewer")
     return frozen
 

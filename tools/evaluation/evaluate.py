@@ -87,7 +87,6 @@ def evaluate(
         UsageError: there is no moving average.
     """
     weights.check_source(source)
-    saved = source if source.is_file() or (source / CHECKPOINT).is_dir() else find_checkpoint(source).folder
     if placement is None and request == PlanRequest() and (source / PLACEMENT).is_file():
         placement = load_placement(source / PLACEMENT)
     spec = with_placement(placement, spec)
@@ -105,11 +104,12 @@ def evaluate(
         programs = compile_programs(capture, cut)[1]
         if len(programs) > 1:
             others = compile_other_sizes(capture, spec, cut, read_samples(capture.task, split), training=False)
+    saved = source if source.is_file() else find_checkpoint(source).folder
     evaluated = EvaluatedModel(spec, saved, averaged, capture, programs, others)
     counts = _run(evaluated, split)
     return {
         "task": spec.model,
-        "weights": str(source),
+        "weights": str(source if saved in (source, source / CHECKPOINT) else saved),
         "split": split,
         "machines": max(1, len(programs)),
         "plan": placement.winner if placement is not None else "uncut",

@@ -80,18 +80,34 @@ def _read_weights(source: Path, which: str) -> dict[str, Tensor]:
         raise UsageError("E239", f"there is no {source}", fix="name a run folder, or a safetensors file")
     saved = {LAST: source, BEST: source / BEST_FOLDER}.get(which)  # of a run that was interrupted
     if saved is None or not _has_checkpoint(saved):
-        fix = {LAST: "name a run that has saved", BEST: "train with --monitor", AVERAGE: "train with --ema"}[which]
-        raise UsageError("E239", f"{source} has no {FILES[which]}", fix=fix)
-    checkpoint = find_checkpoint(saved)
-    return {name: checkpoint.read_tensor(name) for name in checkpoint.names}
+        fixes = {
+            LAST: "name a run that has saved",
+            BEST: "train with --monitor",
+            AVERAGE: "train with --ema, to the end",
+        }
+        raise UsageError("E239", f"{source} has no {FILES[which]}", fix=fixes[which])
+    return _read_checkpoint(find_checkpoint(saved))
+
+
+def _read_checkpoint(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the whole weights that a checkpoint holds. UsageError where it holds a part: no tied and unused ones."""
+    names = checkpoint.manifest.about.get(NAMES) or checkpoint.names
+    missing = [name for name in names if name not in checkpoint]
+    if missing:
+        facts = f"{checkpoint.folder} has no {missing[0]}, which is tied to another parameter, or not used"
+        raise UsageError("E239", facts, fix="train to the end, which writes the whole model: --resume")
+    return {name: checkpoint.read_tensor(name) for name in names}
 
 
 def read_trained(source: Path, which: str = LAST) -> TrainedModel:
     """Read the weights of a run, and with those of its end, or that were saved last, what the optimizer remembers."""
-    model = TrainedModel(_read_weights(source, which))
-    if which != LAST or source.is_file() or not _has_checkpoint(source):
+    checkpoint = find_checkpoint(source) if which == LAST and not source.is_file() and _has_checkpoint(source) else None
+    if checkpoint is None or checkpoint.folder == source / CHECKPOINT:
+        model = TrainedModel(_read_weights(source, which))
+    else:  # it was saved after the end of the run whose weights may be there
+        model = TrainedModel(_read_checkpoint(checkpoint))
+    if checkpoint is None:
         return model
-    checkpoint = find_checkpoint(source)
     order = {name: place for place, name in enumerate(checkpoint.manifest.about.get(NAMES, []))}
     model.weights = dict(sorted(model.weights.items(), key=lambda item: order.get(item[0], len(order))))
     first = checkpoint.manifest.files[0]

@@ -89,7 +89,7 @@ def find_checkpoint(path: Path, *, on_notice: Callable[[str], object] = lambda n
     except CheckpointError as error:
         if not older:
             raise
-        raise CheckpointError(error.code, error.facts, fix=f"--resume {older[-1]}, the one before") from error
+        raise CheckpointError(error.code, error.facts, fix=f"name {older[-1]}, the one before") from error
 
 
 def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: AnyOptimizer, seed: int) -> ResumeState:

@@ -24,7 +24,7 @@ class OtherWork:
 
     @property
     def is_worth_saying(self) -> bool:
-        """Whether it made what ran much slower."""
+        """Whether it made what ran slower, by more than what a system always does."""
         return self.programs + self.stolen > WORTH_SAYING * self.cores
 
     def describe(self) -> str:
@@ -38,6 +38,7 @@ class OtherWork:
 class CoresUsed:
     """What the cores that this process may use have done so far, in seconds: for all, for us, and for other guests."""
 
+    cores: frozenset[int]
     at_s: float
     busy_s: float
     own_s: float
@@ -46,7 +47,7 @@ class CoresUsed:
     @classmethod
     def read(cls) -> Self | None:
         """Return the times up to now; None where nothing is known, or the cores are not ours alone."""
-        cores = os.sched_getaffinity(0)
+        cores = frozenset(os.sched_getaffinity(0))
         if read_cores() < len(cores):  # a container, with a part of the time of the cores that it sees
             return None
         try:
@@ -60,28 +61,32 @@ class CoresUsed:
         tick = os.sysconf("SC_CLK_TCK")
         busy = sum(columns[i] for columns in times for i in (_USER, _NICE, _SYSTEM, _IRQ, _SOFT_IRQ))
         stolen = sum(columns[_STEAL] for columns in times)
-        return cls(time.monotonic(), busy / tick, _read_own_ticks() / tick, stolen / tick)
+        own = _read_own_ticks()
+        return None if own is None else cls(cores, time.monotonic(), busy / tick, own / tick, stolen / tick)
 
     def find_other_work(self) -> OtherWork | None:
         """Return what else the cores did since then."""
         now = CoresUsed.read()
-        if now is None or now.at_s - self.at_s < 1.0:  # the system counts in hundredths of a second
+        if now is None or now.cores != self.cores or now.at_s - self.at_s < 1.0:  # ticks are hundredths of a second
             return None
         seconds = now.at_s - self.at_s
         others = now.busy_s - self.busy_s - (now.own_s - self.own_s)
         return OtherWork(max(0.0, others) / seconds, (now.stolen_s - self.stolen_s) / seconds, read_cores())
 
 
-def _read_own_ticks() -> int:
-    """Return the time that this process and all that came of it took."""
+def _read_own_ticks() -> int | None:
+    """Return the time that this process and all that came of it took; None where it has another number there."""
     parents, ticks = dict[int, int](), dict[int, int]()
     for folder in PROC.iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            except OSError:  # it has ended meanwhile, or is somebody else's, and hidden
                 continue
             parents[int(folder.name)], ticks[int(folder.name)] = int(fields[_PARENT]), sum(map(int, fields[_TIMES]))
+
+    if os.getpid() not in parents:
+        return None
 
     def is_ours(process: int) -> bool:
         while process in parents and process != os.getpid():

@@ -15,10 +15,10 @@ from ...models.task import Data, TaskError, call_by_name
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.pytree import flatten
 from ...partition.placement.placement_file import Placement
-from ...ps.checkpoint.journal import list_checkpoint_folders
 from ..config.run_config import RunConfig
 from ..evaluation.evaluate import check_split, evaluate
 from ..hosts.engine import serve_if_member
+from ..job.checkpoint_order import order_checkpoints
 from ..report.notebook import RunResult
 from ..run_folder import BEST_WEIGHTS, EMA_WEIGHTS, RESULT, WEIGHTS
 from ..samples.read_samples import read_split
@@ -59,6 +59,7 @@ class Trainer:
         self.folder = None if self.config.out is None else Path(self.config.out)
         self.result: RunResult | None = None
         self._running: CallbackThread | None = None
+        self._is_complete = True  # what is in the folder, unless a run of ours was interrupted there
 
     def fit(self) -> RunResult:
         """Train, and return the result. Raises `cutset.CutsetError`; that of a callback only after all is saved.
@@ -70,9 +71,10 @@ class Trainer:
         if serve_if_member(self.config.on):
             return RunResult({})
         with CallbackThread(self.callbacks, on_notice=_LOG.warning) as running:
-            self._running = running
+            self._running, self._is_complete = running, False
             try:
                 self.result = train_and_save(self.config, running)
+                self._is_complete = True
             finally:
                 self._running = None
                 self.folder = running.folder or self.folder  # also of a run that was interrupted
@@ -151,11 +153,11 @@ class Trainer:
             raise UsageError("E276", "training has not ended", fix="ask for what was trained after fit()")
         if self.folder is None:
             raise UsageError("E276", "no run folder: nothing is trained", fix="call fit() before")
-        if not (self.folder / RESULT).exists():
-            if not list_checkpoint_folders(self.folder):
+        if not self._is_complete or not (self.folder / RESULT).exists():
+            if not order_checkpoints(self.folder).folders:
                 raise UsageError("E276", f"{self.folder} has no result: nothing is trained", fix="call fit() before")
             fix = f"Trainer(..., resume={str(self.folder)!r}).fit() goes on from what was saved"
-            raise UsageError("E276", f"{self.folder} has no result: its training was interrupted", fix=fix)
+            raise UsageError("E276", f"the training in {self.folder} was interrupted", fix=fix)
         path = self.folder / _WEIGHTS[which]
         if not path.exists():
             raise UsageError("E276", f"{self.folder} has no {path.name}", fix=_FIXES[which])
@@ -174,9 +176,10 @@ def _check_callbacks(callbacks: Any) -> list[Any]:
     classes = [one.__name__ for one in found if isinstance(one, type)]
     if classes:
         raise UsageError("E224", f"callback {classes[0]} is a class; callbacks are objects", fix=fix)
-    methods = [name for name in vars(Callback) if name.startswith("on_")]
+    methods = {name: method for name, method in vars(Callback).items() if name.startswith("on_")}
     for one in found:
-        if all(getattr(type(one), name, None) in (None, vars(Callback)[name]) for name in methods):
+        own = [getattr(one, name, empty) for name, empty in methods.items()]
+        if all(getattr(method, "__func__", method) in methods.values() for method in own):
             facts = f"callback {one!r} has none of the methods that are called: {', '.join(methods)}"
             raise UsageError("E224", facts, fix="give it one of these")
     return found
@@ -184,7 +187,7 @@ def _check_callbacks(callbacks: Any) -> list[Any]:
 
 def _check_options(options: Mapping[str, Any]) -> None:
     """Raise UsageError where there is no option of a name."""
-    known = list(inspect.signature(RunConfig).parameters)
+    known = ["callbacks", *inspect.signature(RunConfig).parameters]
     for name in options:
         if name not in known:
             near = get_close_matches(name, known, n=1)

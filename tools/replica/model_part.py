@@ -1,7 +1,8 @@
 """`ModelPart`: what a worker process computes on - one machine's part of a cut model, or a whole model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from ...errors import BadInput, CutsetError
 from ...models.task import Data, Task
 from ...ps.checkpoint.streamed_safetensors import TensorReader
 from ...ps.slices.region import Region
 from ...runtime.channel.mailbox import Mailbox
+from ...runtime.hosts.failure_report import out_of_memory_error
 from ...runtime.replica.sized_workers import SizedWorkers
 from ...runtime.worker.flat_gradient import FlatGradient
 from ...runtime.worker.flat_parameters import FlatParameters
@@ -22,6 +25,7 @@ from ...runtime.worker.program import Program
 from ...runtime.worker.trace import Trace, pick_steps
 from ...runtime.worker.uncut_worker import FlatModel, UncutWorker
 from ...runtime.worker.worker import Worker
+from ..blame import describe_error, locate
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..samples.dataset_samples import Samples
 from ..task import weight_source as weights
@@ -112,7 +116,8 @@ class CutModelPart(ModelPart):
         self._tests, self._autocast = 0, setup.training.task.autocast
 
     def step(self, batch: Data, step: int) -> float | None:
-        return self._workers.step(batch, step)
+        with _blame_batch(step):
+            return self._workers.step(batch, step)
 
     def clip(self, max_norm: float, step: int) -> float:
         return self.worker.clip(max_norm, step)
@@ -170,6 +175,20 @@ class UserModelPart(WholeModelPart):
         raise NotImplementedError("the user's own loop evaluates")
 
 
+@contextmanager
+def _blame_batch(step: int) -> Iterator[None]:
+    """Make BadInput of what the model or the loss raises in a step, but not of what its machine lacks."""
+    try:
+        yield
+    except (CutsetError, OSError):
+        raise
+    except Exception as error:
+        if out_of_memory_error(error, "") is not None:
+            raise
+        facts = f"the model or the loss fails on the batch of step {step}{locate(error)}: {describe_error(error)}"
+        raise BadInput("E314", facts, fix="correct it there, or the samples: others did before") from error
+
+
 class UncutModelPart(WholeModelPart):
     """A whole model in plain torch. seed: of the random numbers that it draws."""
 
@@ -183,7 +202,8 @@ class UncutModelPart(WholeModelPart):
         self.worker = UncutWorker(model, task.loss, seed=seed, autocast=autocast, tables=tables)
 
     def step(self, batch: Data, step: int) -> float | None:
-        return self.worker.step(batch, step)
+        with _blame_batch(step):
+            return self.worker.step(batch, step)
 
     def clip(self, max_norm: float, step: int) -> float:
         return self.worker.clip(max_norm, step)

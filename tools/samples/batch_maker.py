@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import default_collate
 
 from ...errors import BadInput
 from ..blame import blame
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ...models.buckets import Buckets
     from ...models.task import Data, Task
 
+MIN_ALIKE = 2  # samples, for another one to be odd
 EXAMINED = 16  # times as many samples as are wanted, to find some that are short
 LABELS = ("labels", "label")  # of a batch that is a dict, as Hugging Face has them
 
@@ -75,20 +77,23 @@ class BatchMaker:
                 collated = self.collate(items) if buckets is None or length is None else buckets.fit(items, length)
                 batch = self._unpack(collated)
         except BadInput as error:
-            raise self._name_odd_one(items, name, error) from error
+            odd = self._find_odd_one(items, name)
+            if odd is None:
+                raise
+            raise odd from error
         if not isinstance(batch, Data):
             facts = f"unpack of {self.what} gives a {type(batch).__name__}, not a cutset.Data"
             raise BadInput("E311", facts, fix="return cutset.Data((inputs,), (targets,))")
         self._check(batch, items, which, name)
         return batch
 
-    def _name_odd_one(self, items: list[Any], name: Callable[[int], str], error: BadInput) -> BadInput:
-        """Return an error that names the one sample that is not like the others, where there is one."""
+    def _find_odd_one(self, items: list[Any], name: Callable[[int], str]) -> BadInput | None:
+        """Return an error that names the one sample that is not like the others, where one must be and is not."""
         forms = [_describe_sample(item) for item in items]
-        (usual, count), *rest = Counter(forms).most_common()
-        if len(rest) != 1 or 2 * count <= len(items):
-            return error
-        (other, _) = rest[0]
+        counts = Counter(forms).most_common()
+        if self.collate is not default_collate or len(items) < MIN_ALIKE + 1 or [n for _, n in counts[1:]] != [1]:
+            return None
+        (usual, _), (other, _) = counts
         facts = f"{name(forms.index(other))} of {self.what} is {other}, {name(forms.index(usual))} is {usual}"
         fix = "give all samples one shape and one dtype, or pad them: collate_fn=cutset.PadTo(LENGTH)"
         return BadInput("E311", facts, fix=fix)
@@ -103,7 +108,7 @@ class BatchMaker:
         if self._form is not None and form != self._form:
             facts = f"{self.what} has samples of {' and '.join(form)} ({which}) beside {' and '.join(self._form)}"
             fix = "give all samples one shape and one dtype: collate_fn=cutset.PadTo(LENGTH) pads them"
-            raise self._name_odd_one(items, name, BadInput("E311", facts, fix=fix))
+            raise self._find_odd_one(items, name) or BadInput("E311", facts, fix=fix)
         self._form = form
         for tensor in tensors:
             if tensor.is_floating_point() and not tensor.sum().isfinite():
@@ -116,13 +121,13 @@ class BatchMaker:
 
 def _describe_sample(sample: Any) -> str:
     """Return dtypes and shapes of what is in a sample, and the types of what is no array."""
-    described = list[str]()
+    described = Counter[str]()
     for leaf in tree_leaves(sample):
         has_form = isinstance(leaf, Tensor | np.ndarray | np.generic)
-        described.append(
+        described[
             f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" if has_form else type(leaf).__name__
-        )
-    return " and ".join(described) or "empty"
+        ] += 1
+    return " and ".join(form if count == 1 else f"{count} x {form}" for form, count in described.items()) or "empty"
 
 
 def describe_form(tensor: Tensor, *, exactly: bool) -> str:

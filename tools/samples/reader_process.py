@@ -152,7 +152,7 @@ class ReaderProcess:
         ended = os.waitstatus_to_exitcode(status)
         how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with exit code {ended}"
         facts = f"a process that read {self._samples.what} {how}"
-        fix = "Task(..., loaders=0) reads it where a run says what fails; so must one that cannot be read after a fork"
+        fix = "Task(..., loaders=0) reads it in the process that trains, as data needs that cannot be read after a fork"
         return ProcessLost("E602", facts, fix=fix)
 
     def __repr__(self) -> str:

@@ -25,6 +25,8 @@ from ...runtime.worker.worker import Worker
 from ..blame import blame
 from ..samples.dataset_samples import Samples
 
+MEAN = "return one number, the mean over the batch"  # what a metric that is a function does
+
 
 class Scores(msgspec.Struct, frozen=True):
     """What was measured on `samples` samples.
@@ -85,16 +87,17 @@ class Scorer:
                 if isinstance(metric, CollectingMetric):
                     metric.update(outputs, *targets)
                 else:
-                    self._sums[name] += self._demand_number(name, metric(outputs, *targets)) * count
+                    self._sums[name] += self._demand_number(name, metric(outputs, *targets), MEAN) * count
 
     def finish(self) -> Scores:
         """Return the scores of all batches."""
         metrics = {}
         for name, metric in self._task.metrics.items():
             with self._blame_metric(name):
-                collected = metric.compute() if isinstance(metric, CollectingMetric) else None
-                mean = self._sums[name] / self._samples if collected is None else None
-                metrics[name] = self._demand_number(name, collected) if mean is None else mean
+                if isinstance(metric, CollectingMetric):
+                    metrics[name] = self._demand_number(name, metric.compute(), "let compute() return one number")
+                else:
+                    metrics[name] = self._sums[name] / self._samples
         loss = None if self.failure else self._losses / self._samples
         return Scores(self._samples, loss, self._correct if self._counts_correct else None, metrics)
 
@@ -129,13 +132,13 @@ class Scorer:
         except Exception as error:  # the user's loss may want what the model gives in training mode only
             self.failure = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
-    def _demand_number(self, name: str, value: Any) -> float:
+    def _demand_number(self, name: str, value: Any, fix: str) -> float:
         try:
             return float(value)
         except (TypeError, ValueError, RuntimeError) as error:  # the last of torch, for a tensor of several elements
             form = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
             facts = f"metric {name!r} of task {self._task.name} gives {form}"
-            raise TaskError(facts, fix="return one number, the mean over the batch") from error
+            raise TaskError(facts, fix=fix) from error
 
     def _blame_metric(self, name: str) -> Any:
         fix = "correct it there; it gets what the loss gets: outputs and targets of a batch"

@@ -10,6 +10,7 @@ from layer_stacks import WIDTH, Layer
 from torch import Tensor, nn
 
 from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Graph
 
 DEPTH = 9
 X = torch.zeros(4, WIDTH)
@@ -36,7 +37,7 @@ class Helper:
 
 
 class Counting(Layer):
-    """Does something else at the sixth call."""
+    """Does something else at the sixth call of every run."""
 
     def __init__(self) -> None:
         super().__init__(p=0.0)
@@ -47,7 +48,7 @@ class Counting(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         result = super().forward(x)
-        return result.relu() if self.count() == 6 else result
+        return result.relu() if self.count() % DEPTH == 6 else result
 
 
 class InInnerClass(Counting):
@@ -96,10 +97,11 @@ class Scaled(Layer):
 
 
 class TwoChains(nn.Module):
-    """Counts the layers of a chain by what they return; those of a second one read the number."""
+    """Counts the layers of a chain by what they return; those of a second one read the number, the first or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
         super().__init__()
+        self.begin = first
         self.first = nn.ModuleList(Layer(p=0.0) for _ in range(DEPTH))
         self.second = nn.ModuleList(Scaled(p=0.0) for _ in range(DEPTH))
 
@@ -108,14 +110,14 @@ class TwoChains(nn.Module):
         for layer in self.first:
             before, x = x, layer(x)
             number += x is not before
-        for layer in self.second:
+        for layer in self.second[self.begin :]:
             layer.scale = 1 / number
         for layer in self.second:
             x = layer(x)
         return x
 
 
-def assert_same_with_reuse(make: Callable[[], nn.Module], *, training: bool) -> None:
+def assert_same_with_reuse(make: Callable[[], nn.Module], *, training: bool) -> Graph:
     global calls
     graphs = []
     for reuse in (True, False):
@@ -124,14 +126,17 @@ def assert_same_with_reuse(make: Callable[[], nn.Module], *, training: bool) -> 
         criterion = F.mse_loss if training else None
         graphs.append(capture(make(), criterion, (X,), (X,), reuse=reuse, trust=True)[0])
     assert graphs[0] == graphs[1]
+    return graphs[0]
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layer", [InInnerClass, ByHelper, ByName, InGlobals, InImport])
 def test_every_call_counts(layer: type[Counting], training: bool) -> None:
-    assert_same_with_reuse(lambda: nn.Sequential(*(layer() for _ in range(DEPTH))), training=training)
+    graph = assert_same_with_reuse(lambda: nn.Sequential(*(layer() for _ in range(DEPTH))), training=training)
+    assert sum(op.target == "aten.relu.default" for op in graph.ops) == 1
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_chain_may_depend_on_how_many_layers_another_has(training: bool) -> None:
-    assert_same_with_reuse(TwoChains, training=training)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_chain_may_depend_on_how_many_layers_another_has(training: bool, first: int) -> None:
+    assert_same_with_reuse(lambda: TwoChains(first), training=training)

@@ -159,3 +159,36 @@ def test_no_layer_is_inside_of_another() -> None:
     assert find_layer_groups(model) == [["1", "2", "3", "4"]]
     graph, _ = capture(model, loss, (X,), (X,))
     assert graph == capture(model, loss, (X,), (X,), reuse=False)[0]
+
+
+class Shared:
+    """Is handed to all layers."""
+
+
+class Handed(Layer):
+    """Gets an object, and leaves something in it."""
+
+    def forward(self, x: Tensor, shared: Shared) -> Tensor:  # type: ignore[override]
+        shared.left = x
+        return super().forward(x)
+
+
+class HandedStack(nn.Module):
+    """Hands an object to its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Handed() for _ in range(9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shared = Shared()
+        for layer in self.layers:
+            x = layer(x, shared)
+        return x
+
+
+def test_layers_that_get_an_object_are_told_of() -> None:
+    told = list[str]()
+    capture(HandedStack(), loss, (X,), (X,), tell=told.append)
+    assert [note.partition(",")[0] for note in told] == ["9 layers like layers.0 are traced one by one"]
+    assert "each gets a Shared" in told[0]

@@ -255,6 +255,16 @@ def labels_out_of_range() -> Task:
     return make(data=data)
 
 
+def one_label_out_of_range() -> Task:
+    def data(split: str) -> Data:
+        found = samples(split)
+        labels = found.targets[0].clone()
+        labels[-1] = 7
+        return Data(found.inputs, (labels,)) if split == "train" else found
+
+    return make(data=data)
+
+
 def wide_samples() -> Task:
     return make(data=lambda split: Data((torch.zeros(96, 9),), (torch.zeros(96, dtype=torch.int64),)))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import BAD_INPUT, DIVERGED, USAGE, Cutset, refused
+from marking import with_slow
 from places import USER_MODELS
 
 MODELS = USER_MODELS
@@ -91,6 +92,14 @@ def test_a_task_that_cannot_be_trained(cutset: Cutset, tmp_path: Path, name: str
     """It is found out before any process is started."""
     refused(cutset("train", f"{WRONG}:{name}", "--out", tmp_path), BAD_INPUT, code, *said)
     assert list(tmp_path.rglob("*.log")) == []
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("machines", with_slow([1], [2]))
+def test_a_step_that_fails_on_its_samples_says_so(cutset: Cutset, tmp_path: Path, machines: int) -> None:
+    options = ["--machines", machines, "--no-baseline", "--out", tmp_path / "run"]
+    said = ["the model or the loss fails on the batch of step", "IndexError: Target 7 is out of bounds"]
+    refused(cutset("train", f"{WRONG}:one_label_out_of_range", *options), BAD_INPUT, "E314", *said)
 
 
 def test_one_machine_does_not_excuse_a_wrong_example(cutset: Cutset, tmp_path: Path) -> None:

@@ -231,7 +231,9 @@ def test_groups_that_cannot_be_are_named(texts: list[str], said: str) -> None:
 def test_groups_that_freeze_all_are_named() -> None:
     task = Task("net", lambda: nn.Linear(2, 2), F.cross_entropy, make_example_batches(((2,),), classes=2))
     assert find_frozen([Group.parse("weight:frozen=true")], task) == ("weight",)
-    with pytest.raises(UsageError, match=r"--group \*:frozen=true freezes all 2 parameters of the model") as caught:
+    with pytest.raises(
+        UsageError, match=r"--group \*:frozen=true freezes 2 parameters of the model, and nothing is left"
+    ) as caught:
         find_frozen([Group.parse("*:frozen=true")], task)
     assert caught.value.code == "E237"
 

@@ -175,9 +175,9 @@ def test_a_damaged_one_names_the_file_and_the_one_before(resume: Resume, run: Pa
     data[-3] ^= 1
     path.write_bytes(data)
     before = run / "checkpoints" / "000001"
-    refused(resume(), OF_CHECKPOINT, "E802", str(path), "is damaged", f"--resume {before}, the one before")
+    refused(resume(), OF_CHECKPOINT, "E802", str(path), "is damaged", f"name {before}, the one before")
     path.unlink()
-    refused(resume(), OF_CHECKPOINT, "E801", str(path), f"--resume {before}")
+    refused(resume(), OF_CHECKPOINT, "E801", str(path), f"name {before}")
     refused(resume(resume=path.parent), OF_CHECKPOINT, "E801", str(path))
 
 

@@ -6,7 +6,9 @@ import sys
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from safetensors.torch import load_file
 
 import cutset
 from cutset.errors import BadInput, UsageError
+from cutset.ps.checkpoint.manifest import Manifest
+from cutset.ps.checkpoint.write_checkpoint import write_manifest
 from cutset.tools.python import callbacks as callbacks_module
 from cutset.tools.python.callbacks import CallbackThread
 from cutset.tools.python.trainer import Trainer, join_outputs
@@ -151,20 +155,25 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     for callback in (print, None, cutset.Callback()):
         with pytest.raises(UsageError, match="has none of the methods that are called: on_step, on_evaluate"):
             Trainer(TASK, callbacks=[callback])
+    assert list(cutset_signature())[:2] == ["task", "callbacks"]
+
+
+def test_callbacks_are_objects_of_any_class() -> None:
+    for callback in (SimpleNamespace(on_step=print), Raising(), Mock()):
+        assert Trainer(TASK, callbacks=[callback]).callbacks == [callback]
 
 
 def test_a_run_that_was_interrupted_can_be_gone_on_with(tmp_path: Path) -> None:
     write_manifest_of(tmp_path / "run" / "checkpoints" / "000001")
     trainer = Trainer(TASK, out=tmp_path / "run", **OPTIONS)
-    with pytest.raises(UsageError, match="its training was interrupted") as caught:
+    with pytest.raises(UsageError, match=r"the training in .* was interrupted") as caught:
         trainer.state_dict()
     assert f"resume={str(tmp_path / 'run')!r}" in caught.value.fix
 
 
 def write_manifest_of(folder: Path) -> None:
     folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
-    assert list(cutset_signature())[:2] == ["task", "callbacks"]
+    write_manifest(folder, Manifest([], [], [], [], {"samples": 8}))
 
 
 def cutset_signature() -> Any:
