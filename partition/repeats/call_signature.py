@@ -4,7 +4,6 @@ These are the classes of its modules and the attributes that they read, its tens
 share memory, the arguments that are no tensors, torch's modes, and the global values that its code names.
 """
 
-import os
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -185,7 +184,7 @@ def _describe_tensor(tensor: Tensor, memories: dict[int, int], freezer: Freezer)
 
 
 def describe_modes() -> Hashable:
-    """Describe what torch does with operators at this moment, from where Python and numpy draw, and the environment."""
+    """Describe what torch does with operators at this moment, and from where Python and numpy draw."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -199,7 +198,6 @@ def describe_modes() -> Hashable:
         tuple(map(id, _get_current_function_mode_stack())),  # type: ignore[no-untyped-call]
         tuple(map(id, _get_current_dispatch_mode_stack())),
         hash(repr(read_generators())),
-        hash(frozenset(os.environ.items())),
     )
 
 
