@@ -60,9 +60,9 @@ class _Renaming:
         )
 
     def _name_op(self, op: DraftOp) -> str:
-        named_after = [name for name in find_tensors(op.arguments).values() if op.name.startswith(name + ".")]
-        if named_after:  # a cast, or the copy into a buffer
-            return self.name(named_after[0]) + op.name[len(named_after[0]) :]
+        named_after = _find_named_after(op)
+        if named_after is not None:
+            return self.name(named_after) + op.name[len(named_after) :]
         base, number, suffix = _parse(op.name)
         return f"{base}_{number + self.count * self.increments.get(base, 0)}{suffix}"
 
@@ -127,8 +127,7 @@ def _count_up(draft: Draft, first: DraftOp, missing: Mapping[str, int]) -> Draft
     begin, names = draft.ops.index(first), dict[str, str]()
     counted = Draft({}, draft.ops[:begin], draft.results)
     for op in draft.ops[begin:]:
-        read = find_tensors(op.arguments).values()
-        named_after = next((tensor for tensor in read if op.name.startswith(tensor + ".")), None)
+        named_after = _find_named_after(op)
         if named_after is not None:
             name = names.get(named_after, named_after) + op.name[len(named_after) :]
         else:
@@ -152,9 +151,8 @@ def _relink(ops: Sequence[DraftOp], made: AbstractSet[str], renaming: _Renaming)
     """
     names, linked = {tensor: renaming.name(tensor) for tensor in made}, dict[str, DraftOp]()
     for op in ops:
-        read = find_tensors(op.arguments).values()
-        named_after = next((tensor for tensor in read if tensor in names and op.name.startswith(tensor + ".")), None)
-        name = op.name if named_after is None else names[named_after] + op.name[len(named_after) :]
+        named_after = _find_named_after(op)
+        name = names[named_after] + op.name[len(named_after) :] if named_after in names else op.name
         outputs = tuple(name + output[len(op.name) :] for output in op.outputs)
         names |= zip(op.outputs, outputs, strict=True)
         linked[op.name] = replace(op, name=name, outputs=outputs, arguments=rename_tensors(op.arguments, names))
@@ -260,6 +258,11 @@ def _pair(layer: Sequence[DraftOp], other: Sequence[DraftOp]) -> Iterator[tuple[
     if len(layer) != len(other):
         raise CannotRepeat("the layers have not as many operators")
     return (pair for pair in zip(layer, other, strict=True) if "." not in pair[0].name)
+
+
+def _find_named_after(op: DraftOp) -> str | None:
+    """Return the tensor after which an operator is named, as a cast is, or the copy into a buffer."""
+    return next((name for name in find_tensors(op.arguments).values() if op.name.startswith(name + ".")), None)
 
 
 def _parse(name: str) -> tuple[str, int, str]:

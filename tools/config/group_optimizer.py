@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def find_frozen(groups: Sequence[Group], task: "Task") -> tuple[str, ...]:
-    """Return the names of the parameters that the groups freeze. UsageError where a group matches nothing, or
-    no parameter is left.
+    """Return the names of the parameters that the groups freeze.
+
+    UsageError where a group matches nothing, or no parameter is left to train.
     """
     if not groups:
         return ()

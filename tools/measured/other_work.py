@@ -36,7 +36,10 @@ class OtherWork:
 
 @dataclass(frozen=True)
 class CoresUsed:
-    """What the cores that this process may use have done so far, in seconds: for all, for us, and for other guests."""
+    """What the cores that this process may use have done so far, in seconds: for all, for us, and for other guests.
+
+    cores: their numbers. at_s: when that was, by the monotonic clock.
+    """
 
     cores: frozenset[int]
     at_s: float

@@ -121,15 +121,13 @@ class Scorer:
     def _add_loss(self, outputs: Any, targets: tuple[Tensor, ...], count: int) -> None:
         if self.failure:
             return
-        if self._samples > count:  # another batch had a loss, so something is wrong with this one
-            what = f"the loss of task {self._task.name} on some test samples"
-            with blame("E315", what), autocast_context(self._autocast):
-                self._losses += float(self._task.loss(outputs, *targets)) * count
-            return
         try:
             with autocast_context(self._autocast):
                 self._losses += float(self._task.loss(outputs, *targets)) * count
         except Exception as error:  # the user's loss may want what the model gives in training mode only
+            if self._samples > count:  # not so: another batch had a loss, and something is wrong with this one
+                with blame("E315", f"the loss of task {self._task.name} on some test samples"):
+                    raise
             self.failure = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
     def _demand_number(self, name: str, value: Any, fix: str) -> float:
