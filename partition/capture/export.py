@@ -13,8 +13,8 @@ from typing import Any, cast
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...errors import BadInput, CutsetError
 from ..draft.axis_inference import build_graph
@@ -27,21 +27,15 @@ from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
+from ..repeats.call_log import CallLog
 from ..repeats.graph_segment import CannotRepeat
-from ..repeats.layer_chains import (
-    CallLog,
-    LayerChain,
-    find_chains,
-    hide_skipped_tensors,
-    list_skipped_tensors,
-    skip_layers,
-)
+from ..repeats.layer_chains import LayerChain, find_chains, hide_skipped_tensors, list_skipped_tensors, skip_layers
 from ..repeats.layer_groups import find_layer_groups
-from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
+from ..repeats.repeated_layers import LayerGroup, RepeatedLayers, tell_of_objects
 from ..trace.deferred_code import defer_code
 from ..trace.known_conditions import draw_what_matters
 from ..trace.read_outputs import find_read_tensors
-from ..trace.repeated_steps import repeat_step
+from ..trace.repeated_steps import RepeatedSteps, repeat_step
 from ..trace.source_location import describe_location, first_line
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
 from .exported_draft import check_constants, draft_exported, list_state, list_state_names
@@ -50,9 +44,14 @@ from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .loss_check import demand_loss
 from .traced_code import keep_quiet, refuse_scripted_modules, run_as_traced
-from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
-
-DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+from .tracing_error import (
+    DATA_DEPENDENT,
+    Untraceable,
+    describe_failure,
+    find_leaf_globs,
+    find_modules_of,
+    refuse_difference,
+)
 
 
 class _Traced(nn.Module):
@@ -111,18 +110,16 @@ def capture(
         refuse_hooks(model, names, training=loss is not None)
         with run_as_traced(probe, autocast), mode, log:
             _try_step(probe, example)
-        chains = _find_chains(copies, probe, log, example)
+        chains: Sequence[LayerChain] = _find_chains(copies, probe, log, example)
         if loss is None and readers:
             with run_as_traced(probe, autocast), mode:
                 layout = _choose_results(probe, probe.run(example[0]), readers, fake_targets)
+            chains = _keep_results(copies, chains, probe.wanted, example, readers, fake_targets)
+        chains, draft, constants = _trace(copies, chains, probe.wanted, example, tell if unrolled else None)
         if loss is not None:
-            _tell_of_objects(groups, tell)
-        draft, constants = _trace(copies, chains, probe.wanted, example, tell if unrolled else None)
+            tell_of_objects(groups, {layer for chain in chains for layer in chain.skipped}, tell)
         if not trust:
-            repeated = copies.make()
-            repeated.wanted = probe.wanted
-            with run_as_traced(repeated, autocast), mode:
-                _compare_steps(repeated, groups, example, tell)
+            _compare_steps(copies, [chain for chain in chains if chain.call.ran], probe.wanted, example, tell)
         graph = _build_graph(draft, freeze)
     return msgspec.structs.replace(graph, output=layout), constants
 
@@ -167,18 +164,32 @@ def _find_chains(
             step(*example)
     except Exception:  # whatever the model's code raises where a layer does nothing
         return ()
+    examples = {layer: example for chain in chains for layer, example in chain.examples.items()}
     reads_skipped = shorter.has_seen(list_skipped_tensors(step, chains))
-    return chains if log.is_like(shorter, chains) and not reads_skipped else ()
+    return chains if log.is_like(shorter, examples) and not reads_skipped else ()
 
 
-def _tell_of_objects(groups: Sequence[LayerGroup], tell: Callable[[str], None]) -> None:
-    """Say which layers are traced one by one where the user can change that."""
-    for group in groups:
-        if group.handed and group.is_hopeless:
-            tell(
-                f"{len(group.names)} layers like {group.names[0]} are traced one by one, which takes long: each gets a "
-                f"{group.handed}, which it may change. A language model of transformers gets none with use_cache=False"
-            )
+def _keep_results(
+    copies: _StepCopies,
+    chains: Sequence[LayerChain],
+    wanted: tuple[int, ...],
+    example: tuple[Any, ...],
+    readers: Sequence[Callable[..., Any]],
+    targets: Sequence[Tensor],
+) -> Sequence[LayerChain]:
+    """Return the chains, if the wanted tensors of the output have the same numbers without their middle.
+
+    An output may hold an object that was handed to the layers, with what each of them has left there.
+    """
+    if not any(chain.call.ran for chain in chains):
+        return chains
+    step = copies.make(chains=chains)
+    try:
+        with run_as_traced(step, copies.autocast), copies.mode:
+            found = find_read_tensors(step.run(example[0]), readers, targets)
+    except Exception:  # whatever the model's code raises where a layer does nothing
+        return ()
+    return chains if found == wanted else ()
 
 
 def _trace(
@@ -187,10 +198,11 @@ def _trace(
     wanted: tuple[int, ...],
     example: tuple[Any, ...],
     tell: Callable[[str], None] | None,
-) -> tuple[Draft, dict[str, Tensor]]:
+) -> tuple[Sequence[LayerChain], Draft, dict[str, Tensor]]:
     """Trace the step without the middle of some chains, and put it in its place; where that fails, trace all of it.
 
-    tell: gets notes on recurrent nets; None where their time steps are no operators.
+    Return also the chains whose middle was not traced. tell: gets notes on recurrent nets; None where their time steps
+    are no operators.
     """
     step, notes = copies.make(chains=chains), list[str]()
     step.wanted, states, skipped = wanted, list_state_names(step), list_skipped_tensors(step, chains)
@@ -214,7 +226,7 @@ def _trace(
     if tell is not None:
         for note in notes:
             tell(note)
-    return draft, constants
+    return chains, draft, constants
 
 
 @keep_quiet()
@@ -235,7 +247,7 @@ def _name_failures(step: StepModule, names: Sequence[str], leaf_modules: Sequenc
         failed: Untraceable = error
         cause: Exception = error
     except Exception as error:  # of torch, which meets in a trace what it has never met
-        failed, cause = _untraceable(error, step), error
+        failed, cause = describe_failure(error, step.model), error
     else:
         return
     raise failed.suggest(find_leaf_globs(step.model, failed.modules, names), leaf_modules) from cause
@@ -266,7 +278,7 @@ def _export(traced: nn.Module, step: StepModule, example: tuple[Any, ...]) -> to
     except BadInput:
         raise
     except Exception as error:
-        raise _untraceable(error, step) from error
+        raise describe_failure(error, step.model) from error
 
 
 def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
@@ -281,11 +293,11 @@ def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
         raise
     except Exception as error:
         if isinstance(error, DATA_DEPENDENT):
-            raise _untraceable(error, step) from error
+            raise describe_failure(error, step.model) from error
         shapes = ", ".join(str(tuple(t.shape)) for group in example for t in group)
         at = f"{describe_location(error)}: {first_line(error)}"
         message = f"the model does not run on the example batch of shapes {shapes}{at}"
-        raise _untraceable(error, step, example=message) from error
+        raise describe_failure(error, model, example=message) from error
     assigned = [name for name, tensor in step.named_buffers() if buffers.get(name, tensor) is not tensor]
     if assigned:
         name = assigned[0].removeprefix("model.")
@@ -301,29 +313,29 @@ def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
 
 
 def _compare_steps(
-    step: StepModule, groups: Sequence[LayerGroup], example: tuple[Any, ...], tell: Callable[[str], None]
+    copies: _StepCopies,
+    chains: Sequence[LayerChain],
+    wanted: tuple[int, ...],
+    example: tuple[Any, ...],
+    tell: Callable[[str], None],
 ) -> None:
-    """Refuse a step that does not compute the same every time: a trace has it once."""
-    for group in groups:
+    """Refuse a step that does not compute the same every time: a trace has it once.
+
+    chains: whose middle is left out, unless steps change attributes, as one that counts its layers may.
+    """
+    for group in copies.groups:
         group.settle()
-    model, (inputs, targets) = step.model, example
+    step = copies.make(chains=chains)
+    step.wanted, model, (inputs, targets) = wanted, step.model, example
     batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
     try:
-        found = repeat_step(lambda: step(*example), model, list_state(step) | dict(batch))
+        with run_as_traced(step, copies.autocast), copies.mode:
+            found: RepeatedSteps | None = repeat_step(lambda: step(*example), model, list_state(step) | dict(batch))
     except Exception as error:  # of torch, which does not follow all operators, or of the model in a later step
-        tell(f"it is not known whether every step computes the same{describe_location(error)}: {first_line(error)}")
-        return
-    refuse_difference(found, model, tell)
-
-
-def _untraceable(error: Exception, step: StepModule, *, example: str = "") -> Untraceable:
-    model = step.model
-    modules = find_modules_of(error, model)
-    there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
-    reason = "it branches on a value, or on a size that depends on data" if _is_branch(error) else first_line(error)
-    facts = f"the model cannot be traced{describe_location(error)}{there}: {reason}"
-    return Untraceable(facts, modules=modules, example=example)
-
-
-def _is_branch(error: Exception) -> bool:
-    return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
+        found, reason = None, f"{describe_location(error)}: {first_line(error)}"
+    if chains and (found is None or found.changes or found.difference):
+        _compare_steps(copies, (), wanted, example, tell)
+    elif found is None:
+        tell(f"it is not known whether every step computes the same{reason}")
+    else:
+        refuse_difference(found, model, tell)

@@ -5,16 +5,19 @@ from types import TracebackType
 from typing import Any
 
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ...errors import BadInput
 from ..operators.step_module import PARTS
 from ..trace.repeated_steps import Difference, RepeatedSteps
-from ..trace.source_location import module_paths, source_line
+from ..trace.source_location import describe_location, first_line, module_paths, source_line
 from ..trace.user_frames import CodeLine
 from .leaf_selection import find_glob, is_inside
 
 UNCUT = "train it uncut, data parallel only, with --machines 1"
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 REWRITE = "write branches on tensor values with torch.where"
 
 
@@ -131,3 +134,13 @@ def _running_modules(traceback: TracebackType | None) -> list[int]:
         owners.append(traceback.tb_frame.f_locals.get("self"))
         traceback = traceback.tb_next
     return [id(value) for value in owners if isinstance(value, nn.Module)]
+
+
+def describe_failure(error: Exception, model: nn.Module, *, example: str = "") -> Untraceable:
+    """Return the E320 of an exception in a trace. example: see `Untraceable`."""
+    modules = find_modules_of(error, model)
+    there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
+    is_branch = isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
+    reason = "it branches on a value, or on a size that depends on data" if is_branch else first_line(error)
+    facts = f"the model cannot be traced{describe_location(error)}{there}: {reason}"
+    return Untraceable(facts, modules=modules, example=example)

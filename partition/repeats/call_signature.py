@@ -6,7 +6,7 @@ share memory, the arguments that are no tensors, torch's modes, and the global v
 
 import sys
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -64,19 +64,25 @@ def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes:
 
     code: what such calls are known to read. modes: torch's, see `describe_modes`.
     """
-    paths = list_paths(module)
+    freezer = Freezer(list_paths(module))
+    form = sign_form(module, args, kwargs, freezer, modes)
+    known = form.decisive, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer)
+    return replace(form, decisive=known)
+
+
+def sign_form(
+    module: nn.Module, args: Any, kwargs: Any, freezer: Freezer, modes: Hashable, *, objects: bool = False
+) -> CallSignature:
+    """Return the signature of a call but for what it reads by names. objects: let one in the arguments be itself."""
     states = {id(t): t for t in (*module.parameters(), *module.buffers())}
     operands = dict(states)
-    structure = _describe_arguments((args, kwargs), operands)
+    structure = _describe_arguments((args, kwargs), operands, objects=objects)
     positions = {number: i for i, number in enumerate(operands)}
-    freezer = Freezer(paths)
     decisive = (
         structure.replace_ids(positions) if isinstance(structure, _Leaves) else structure,
         tuple(_describe_module(path, inner, positions) for path, inner in module.named_modules()),
         _describe_tensors(list(operands.values()), freezer),
         modes,
-        _freeze_reads(module, code, freezer),
-        _freeze_globals(module, code, freezer),
     )
     return CallSignature(decisive, tuple(operands.values()), len(states))
 
@@ -84,7 +90,7 @@ def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes:
 def list_argument_tensors(args: Any, kwargs: Any) -> list[Tensor]:
     """Return the tensors among the arguments of a call, in the order that they have as operands."""
     operands = dict[int, Tensor]()
-    _describe_arguments((args, kwargs), operands)
+    _describe_arguments((args, kwargs), operands, objects=True)
     return list(operands.values())
 
 
@@ -119,8 +125,8 @@ class _Leaves:
         return replace(self._structure)
 
 
-def _describe_arguments(arguments: Any, operands: dict[int, Tensor]) -> _Leaves:
-    """Describe nested arguments, and add the tensors among them to `operands`."""
+def _describe_arguments(arguments: Any, operands: dict[int, Tensor], *, objects: bool = False) -> _Leaves:
+    """Describe nested arguments, and add the tensors among them to `operands`. objects: see `sign_form`."""
     freezer = Freezer({})
 
     def describe(value: Any) -> tuple[Any, Any]:
@@ -137,6 +143,8 @@ def _describe_arguments(arguments: Any, operands: dict[int, Tensor]) -> _Leaves:
         if isinstance(value, nn.Module) or callable(value):
             raise CannotFreeze("code in an argument")
         if getattr(value, "__dict__", None) is not None:
+            if objects:
+                return type(value), Identity(value)
             raise ChangingArgument(type(value).__name__)
         return type(value), freezer.freeze(value)
 
@@ -201,8 +209,11 @@ def describe_modes() -> Hashable:
     )
 
 
-def _freeze_reads(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
-    """Freeze the attributes that calls read, as far as they are no parameters, buffers and submodules."""
+def freeze_reads(module: nn.Module, code: LayerCode, freezer: Freezer) -> tuple[tuple[Hashable, str, Hashable], ...]:
+    """Freeze the attributes that calls read, as far as they are no parameters, buffers and submodules.
+
+    Each is a path within the layer, or the id of another module, with name and value.
+    """
     modules = dict(module.named_modules())
     inside = [(path, name, modules[path]) for path, name in sorted(code.inside) if path in modules]
     outside = [(id(other), name, other) for (_, name), other in code.outside.items()]
@@ -224,7 +235,7 @@ def _freeze_attribute(owner: nn.Module, name: str, freezer: Freezer) -> Hashable
     return freezer.freeze(found)
 
 
-def _freeze_globals(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
+def freeze_globals(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
     """Freeze the values that the functions of a layer may reach by names, besides their own and their arguments."""
     # A name may also be text, as in getattr(owner, "name").
     texts = {text for one in code.code for text in one.co_consts if isinstance(text, str) and text.isidentifier()}

@@ -97,7 +97,7 @@ class Freezer:
         if isinstance(value, functools._lru_cache_wrapper):
             known = value.cache_info()
             return Identity(value), known.misses, known.currsize
-        if isinstance(value, _FIXED) or kind.__module__.partition(".")[0] in ("torch", "typing"):
+        if isinstance(value, _FIXED) or kind.__module__.partition(".")[0] in ("torch", "typing", "typing_extensions"):
             return Identity(value)
         if id(value) in self._met:
             return "met", self._met[id(value)]

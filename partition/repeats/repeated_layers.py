@@ -7,7 +7,8 @@ where there is none. What a layer reads is found by watching its calls; the firs
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,16 +16,16 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..operators.leaf_module import TRACED_CALL
 from ..trace.user_frames import find_code_line
-from ..trace.value_numbers import ValueNumbers
+from ..trace.value_numbers import ValueNumbers, find_value_numbers
+from .call_effect import CallContext, CallEffect, list_given, read_context
+from .call_log import CallLog, LikeCall, LoggedCall
 from .call_output import locate_output, rebuild_output
 from .call_signature import CallSignature, ChangingArgument, LayerCode, describe_modes, list_paths, sign_call
 from .frozen_value import CannotFreeze
 from .graph_segment import CannotRepeat, GraphSegment
-from .layer_chains import CallLog, LoggedCall, RepeatedCall
 from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
 from .seen_tensors import SeenTensors
 from .watched_call import WatchedCall
@@ -37,7 +38,8 @@ class LayerGroup:
     """What is known of layers that may be alike, in all runs of the model.
 
     names: of the modules. misses, hits: how many calls were watched, and how many repeated. settled: whether it is
-    hopeless, once that is decided. handed: the class of an object that each call gets, and may change.
+    hopeless, once that is decided. handed: the class of an object that calls get, and may change, so that they are not
+    repeated; a log then shows which are alike.
     """
 
     names: Sequence[str]
@@ -81,52 +83,67 @@ class RepeatedLayers:
 
     def __init__(self, model: nn.Module, groups: Sequence[LayerGroup], log: CallLog | None = None) -> None:
         self._recorded: dict[tuple[int, Any], _Recorded] = {}
+        self._effects: dict[int, CallEffect] = {}
         self._log = log
         for number, group in enumerate(groups):
             for name in group.names:
                 module = model.get_submodule(name)
-                call = _LayerCall(self._recorded, name, module, number, group, log)
+                call = _LayerCall(self._recorded, self._effects, name, module, number, group, log)
                 setattr(module, TRACED_CALL, call.run)
 
     def begin_run(self) -> None:
         """Forget the calls of the run before."""
         self._recorded.clear()
+        self._effects.clear()
         if self._log is not None:
             self._log.begin_run()
+
+
+def tell_of_objects(groups: Sequence[LayerGroup], skipped: AbstractSet[str], tell: Callable[[str], None]) -> None:
+    """Say which layers are traced one by one where the user can change that. skipped: layers that are not traced."""
+    for group in groups:
+        if group.handed and group.is_hopeless and skipped.isdisjoint(group.names):
+            tell(
+                f"{len(group.names)} layers like {group.names[0]} are traced one by one, which takes long: each gets a "
+                f"{group.handed}, which it may change. A language model of transformers gets none with use_cache=False"
+            )
 
 
 class _LayerCall:
     def __init__(
         self,
         recorded: dict[tuple[int, Any], _Recorded],
+        effects: dict[int, CallEffect],
         name: str,
         module: nn.Module,
         number: int,
         group: LayerGroup,
         log: CallLog | None,
     ) -> None:
-        self._recorded, self._name, self._module, self._number = recorded, name, module, number
+        self._recorded, self._effects = recorded, effects  # effects: of the last call of each group
+        self._name, self._module, self._number = name, module, number
         self._group, self._log = group, log
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Repeat an earlier call, or run the layer and record it."""
-        log = self._log
-        if self._group.is_hopeless:
+        group, log = self._group, self._log
+        if group.is_hopeless and (log is None or not group.handed):
             return self._call(args, kwargs)
         if log is None:
             return self._answer(args, kwargs, None)[1]
         described, line, inner = log.describe((args, kwargs)), find_code_line().line, CallLog()
         with log.pause():
-            repeated, output = self._answer(args, kwargs, inner)
-        if repeated is None:
+            run = self._run_logged if group.is_hopeless else self._answer
+            like, output = run(args, kwargs, inner)
+        if like is None:
             log.entries.append(LoggedCall(self._name, described, line, inner.entries))
         else:
-            log.entries.append(RepeatedCall(self._name, described, line, repeated[0].inside, *repeated))
+            log.entries.append(LikeCall(self._name, described, line, *like))
         log.note_results(self._name, output)
         return output
 
     def _answer(self, args: Any, kwargs: Any, log: CallLog | None) -> tuple[Any, Any]:
-        """Return what the call gives; before it, of a repeated one, what a `RepeatedCall` is to know.
+        """Return what the call gives; before it, of one that is like another, what a `LikeCall` is to know.
 
         log: of what one does that is not repeated.
         """
@@ -136,14 +153,44 @@ class _LayerCall:
         except CannotFreeze as error:
             group.misses += 1
             group.handed = error.kind if isinstance(error, ChangingArgument) else group.handed
+            if group.handed and log is not None:
+                return self._run_logged(args, kwargs, log)
             return None, self._watch(args, kwargs, None, log)
         known = self._recorded.get((self._number, signature.decisive))
         if known is None or not known.accepts(signature.operands):
             return None, self._watch(args, kwargs, signature, log)
         group.hits += 1
         results, operands, states = _repeat(known, signature), signature.operands, signature.states
-        repeated = known, operands[states:], known.output, results, states
+        repeated = known.inside, known, operands[states:], known.output, results, states
         return repeated, rebuild_output(known.output, operands, results)
+
+    def _run_logged(self, args: Any, kwargs: Any, log: CallLog) -> tuple[Any, Any]:
+        """Run the layer, and find out whether the one before did the same. Return what `_answer` does."""
+        group, modes, last = self._group, describe_modes(), self._effects.pop(self._number, None)
+
+        def read() -> CallContext:
+            with torch._C.DisableTorchFunction():
+                return read_context(self._module, args, kwargs, group.code, modes)
+
+        try:
+            context = read()
+        except CannotFreeze:
+            return None, self._watch(args, kwargs, None, log)
+        log.give(context.form.operands, writable=self._module.buffers())
+        with WatchedCall(follows_code=last is None or not last.is_established) as watched:
+            output = self._call(args, kwargs, log)
+        known = group.code.learn(watched, list_paths(self._module))
+        try:
+            is_steady = known and not watched.is_opaque and not log.overwrites and modes == describe_modes()
+            if not is_steady or not context.is_unchanged(read()):
+                return None, output
+            with torch._C.DisableTorchFunction():
+                structure, results, specs = _describe_output(output, context.form.operands)
+        except (CannotFreeze, CannotRepeat):
+            return None, output
+        effect = self._effects[self._number] = CallEffect(context, structure, specs, log).follow(last)
+        form = context.form
+        return (log.entries, effect.like, list_given(form), structure, results, form.states, True), output
 
     def _call(self, args: Any, kwargs: Any, log: CallLog | None = None) -> Any:
         with log or contextlib.nullcontext():
@@ -192,13 +239,9 @@ class _LayerCall:
 
 def _record(output: Any, signature: CallSignature, segment: GraphSegment | None, seen: SeenTensors | None) -> _Recorded:
     """Return a call as it is to be repeated; raise CannotRepeat where it cannot."""
-    operands, results = signature.operands, list[Tensor]()
-    structure = locate_output(output, operands, results)
-    specs = tuple(_describe_result(tensor, operands) for tensor in results)
-    made = {t.untyped_storage()._cdata for t in results}
-    if len(made) < len(results) or not made.isdisjoint(t.untyped_storage()._cdata for t in operands):
-        raise CannotRepeat("results share memory")
-    numbers = _find_numbers()
+    operands = signature.operands
+    structure, results, specs = _describe_output(output, operands)
+    numbers = find_value_numbers()
     if segment is not None:
         segment.finish(results)
         written: Sequence[int] = sorted(segment.rewritten)
@@ -210,6 +253,17 @@ def _record(output: Any, signature: CallSignature, segment: GraphSegment | None,
     if any(position >= signature.states or isinstance(operands[position], nn.Parameter) for position in written):
         raise CannotRepeat("it overwrites an argument")
     return _Recorded(LayerForm(specs, computation), draws, written, structure, segment)
+
+
+def _describe_output(output: Any, operands: Sequence[Tensor]) -> tuple[Any, list[Tensor], tuple[ResultSpec, ...]]:
+    """Return the nesting of an output, its results and their forms; CannotRepeat where others could not be like it."""
+    results = list[Tensor]()
+    structure = locate_output(output, operands, results)
+    specs = tuple(_describe_result(tensor, operands) for tensor in results)
+    made = {t.untyped_storage()._cdata for t in results}
+    if len(made) < len(results) or not made.isdisjoint(t.untyped_storage()._cdata for t in operands):
+        raise CannotRepeat("results share memory")
+    return structure, results, specs
 
 
 def _describe_result(tensor: Tensor, operands: Sequence[Tensor]) -> ResultSpec:
@@ -225,10 +279,6 @@ def _describe_result(tensor: Tensor, operands: Sequence[Tensor]) -> ResultSpec:
     if tensor.requires_grad and (tensor.is_leaf or not carries):
         raise CannotRepeat("a result asks for a gradient by itself")
     return ResultSpec(shape, stride, str(tensor.dtype).removeprefix("torch."), tensor.requires_grad)
-
-
-def _find_numbers() -> ValueNumbers | None:
-    return next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, ValueNumbers)), None)
 
 
 def _describe_computation(numbers: ValueNumbers | None, results: Sequence[Tensor], written: Sequence[Tensor]) -> str:
@@ -251,7 +301,7 @@ def _repeat(recorded: _Recorded, signature: CallSignature) -> Sequence[Tensor]:
             recorded.segment.repeat(operands, results)
         else:
             form = recorded.form
-            numbers = _find_numbers()
+            numbers = find_value_numbers()
             if numbers is not None:
                 reads = "".join(map(numbers.number, operands))
                 form = msgspec.structs.replace(form, computation=_digest(form.computation + reads))

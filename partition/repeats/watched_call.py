@@ -23,10 +23,12 @@ class WatchedCall:
     reads: modules and names of the attributes that were read, also in vain, by id and name. code: of the model's own
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
     attribute of a module was written, a global name was bound, code of the model imported or reached by text, or an
-    autograd function called that is not a custom operator's.
+    autograd function called that is not a custom operator's. follows_code: whether it is to see what code runs, by
+    which a call takes twice as long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, follows_code: bool = True) -> None:
+        self._follows_code = follows_code
         self.reads: dict[tuple[int, str], nn.Module] = {}
         self.code: dict[CodeType, Mapping[str, Any]] = {}
         self.is_opaque = False
@@ -47,7 +49,8 @@ class WatchedCall:
         nn.Module.__setattr__ = self._note(self._write)  # type: ignore[method-assign]
         nn.Module.__delattr__ = self._note(self._delete)  # type: ignore[method-assign]
         self._tracer = sys.gettrace()
-        sys.settrace(self._note_code)
+        if self._follows_code:
+            sys.settrace(self._note_code)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .user_frames import CodeLine, find_code_line
@@ -31,7 +31,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, states: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._states = states
-        self._name_of = {_memory(tensor): name for name, tensor in states.items()}  # one name each memory
+        self._name_of = {find_memory(tensor): name for name, tensor in states.items()}  # one name each memory
         self._numbers: dict[int, str] = {}  # by id of a tensor: how it was made
         self._written: dict[int, str] = {}  # by memory: how it was overwritten since
         self._constants: set[int] = set()  # ids of tensors with values, which Python code may change
@@ -60,11 +60,11 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def varies(self, tensor: Tensor) -> bool:
         """Return whether a tensor is made of batch, parameters, buffers or random numbers."""
-        return _memory(tensor) in self._varying
+        return find_memory(tensor) in self._varying
 
     def is_left_over(self, tensor: Tensor) -> bool:
         """Return whether a tensor is no constant and no state, so that a later step finds what this one leaves."""
-        memory = _memory(tensor)
+        memory = find_memory(tensor)
         return memory in self._varying and memory not in self._name_of
 
     def find_difference(self, numbers: Sequence[str]) -> CodeLine | None:
@@ -83,20 +83,20 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reads = [self.number(operand) for operand in operands]
         random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self._draws += random
-        varies = random or any(_memory(operand) in self._varying for operand in operands)
+        varies = random or any(find_memory(operand) in self._varying for operand in operands)
         described = tree_map(_describe, (args, kwargs))
         call = self._digest(str(func), described, torch.is_grad_enabled(), self._draws if random else 0, parents=reads)
         if self._steps > 1 and call not in self._known:
             self._places.setdefault(call, find_code_line())
         result = func(*args, **kwargs)
         changed = set[int]()
-        for memory in {_memory(tensor) for tensor in list_written(func, args, kwargs)}:
+        for memory in {find_memory(tensor) for tensor in list_written(func, args, kwargs)}:
             self._written[memory] = self._digest("written", parents=[self._written.get(memory, ""), call])
             changed.add(memory)
         for i, leaf in enumerate(tree_leaves(result)):
             if isinstance(leaf, Tensor) and not any(leaf is operand for operand in operands):
                 self._enter(leaf, self._digest("result", i, parents=[call]))
-                changed.add(_memory(leaf))
+                changed.add(find_memory(leaf))
         if varies:
             self._varying |= changed
         return result
@@ -104,7 +104,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def number(self, tensor: Tensor) -> str:
         """Return the number of what a tensor holds now."""
         made = self._numbers.get(id(tensor)) or self._enter(tensor, self._describe_constant(tensor))
-        return self._digest("now", parents=[made, self._written.get(_memory(tensor), "")])
+        return self._digest("now", parents=[made, self._written.get(find_memory(tensor), "")])
 
     def _enter(self, tensor: Tensor, number: str) -> str:
         self._numbers[id(tensor)] = number
@@ -114,7 +114,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _describe_constant(self, tensor: Tensor) -> str:
         """Return the number of a tensor that no operator has made: a state, or a constant by its values."""
         layout = tuple(tensor.shape), str(tensor.dtype), tensor.layout, tensor.device.type
-        name = self._name_of.get(_memory(tensor))
+        name = self._name_of.get(find_memory(tensor))
         if name is not None:
             return self._digest("state", name, layout, tensor.stride(), tensor.storage_offset())
         if isinstance(tensor, FakeTensor) or tensor.is_meta or tensor.layout is not torch.strided:
@@ -131,7 +131,13 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return digest
 
 
-def _memory(tensor: Tensor) -> int:
+def find_value_numbers() -> ValueNumbers | None:
+    """Return the numbers of values that are active, if any are."""
+    return next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, ValueNumbers)), None)
+
+
+def find_memory(tensor: Tensor) -> int:
+    """Return what is the same for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
 
 

@@ -1,0 +1,95 @@
+"""`CallEffect`: what a call did that was handed an object, such as a cache, by which it may be like another call.
+
+It may change the object, and find there what other calls have left, so what it does is only known once it has run. Two
+such calls are alike if they ran the same operators, on what they were given, on what they had made of it, or on the
+very same tensors; if their layers differ in nothing but in their numbers; and if all that they read stayed as it was.
+What code runs is seen of the first alone.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from .call_log import CallLog, digest_values
+from .call_signature import CallSignature, LayerCode, freeze_globals, freeze_reads, list_paths, sign_form
+from .frozen_value import Freezer
+from .layer_operator import ResultSpec
+
+ESTABLISHED = 3  # calls that are alike
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """What a call gets and reads. form: of the layer and of its arguments, in which an object stands for itself.
+
+    reads: the attributes of modules that it reads. code: what its code can reach by names.
+    """
+
+    form: CallSignature
+    reads: Sequence[tuple[Hashable, str, Hashable]]
+    code: Hashable
+
+    def is_unchanged(self, later: "CallContext") -> bool:
+        """Whether the call has left it as it was."""
+        return (self.form.decisive, self.reads, self.code) == (later.form.decisive, later.reads, later.code)
+
+    def precedes(self, other: "CallContext") -> bool:
+        """Whether another layer's is the same but for numbers of the layer, which go up by one."""
+        if (self.form.decisive, self.code, len(self.reads)) != (other.form.decisive, other.code, len(other.reads)):
+            return False
+        return all(
+            one[:2] == two[:2] and (one[2] == two[2] or _counts_up(one[2], two[2]))
+            for one, two in zip(self.reads, other.reads, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class CallEffect:
+    """What a call did. structure, results: of its output. log: of its operators.
+
+    like: the same object for calls that are alike. count: of those so far.
+    """
+
+    context: CallContext
+    structure: Any
+    results: Sequence[ResultSpec]
+    log: CallLog
+    like: object = field(default_factory=object)
+    count: int = 1
+
+    @property
+    def is_established(self) -> bool:
+        """Whether so many calls were alike that the code of the next one is known."""
+        return self.count >= ESTABLISHED
+
+    def follow(self, last: "CallEffect | None") -> "CallEffect":
+        """Return it as the one after the last, which it may be like."""
+        is_like = (
+            last is not None
+            and last.context.precedes(self.context)
+            and (last.structure, last.results, last.log.entries) == (self.structure, self.results, self.log.entries)
+            and all(one is two or digest_values(one) for one, two in zip(last.log.unmade, self.log.unmade, strict=True))
+        )
+        return replace(self, like=last.like, count=last.count + 1) if last is not None and is_like else self
+
+
+def read_context(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes: Hashable) -> CallContext:
+    """Return what a call gets and reads; raise CannotFreeze where that may change unseen.
+
+    code: what such calls are known to read. modes: torch's, see `describe_modes`.
+    """
+    freezer = Freezer(list_paths(module))
+    form = sign_form(module, args, kwargs, freezer, modes, objects=True)
+    return CallContext(form, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer))
+
+
+def list_given(form: CallSignature) -> Sequence[Tensor]:
+    """Return the tensors of the arguments of a call."""
+    return form.operands[form.states :]
+
+
+def _counts_up(one: Hashable, two: Hashable) -> bool:
+    """Whether two frozen values are numbers, the second by one larger."""
+    return one == (int, one[1]) and two == (int, one[1] + 1) if isinstance(one, tuple) and one[:1] == (int,) else False
