@@ -27,15 +27,16 @@ from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
-from ..repeats.call_log import CallLog
+from ..repeats.call_log import CallLog, is_same
 from ..repeats.graph_segment import CannotRepeat
 from ..repeats.layer_chains import LayerChain, find_chains, hide_skipped_tensors, list_skipped_tensors, skip_layers
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers, tell_of_objects
 from ..trace.deferred_code import defer_code
 from ..trace.known_conditions import draw_what_matters
+from ..trace.python_state import read_attributes, read_generators
 from ..trace.read_outputs import find_read_tensors
-from ..trace.repeated_steps import RepeatedSteps, repeat_step
+from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
 from .exported_draft import check_constants, draft_exported, list_state, list_state_names
@@ -110,16 +111,15 @@ def capture(
         refuse_hooks(model, names, training=loss is not None)
         with run_as_traced(probe, autocast), mode, log:
             _try_step(probe, example)
-        chains: Sequence[LayerChain] = _find_chains(copies, probe, log, example)
         if loss is None and readers:
             with run_as_traced(probe, autocast), mode:
-                layout = _choose_results(probe, probe.run(example[0]), readers, fake_targets)
-            chains = _keep_results(copies, chains, probe.wanted, example, readers, fake_targets)
+                layout = _choose_results(probe, log.output, readers, fake_targets)
+        chains: Sequence[LayerChain] = _find_chains(copies, probe, log, example, readers, fake_targets)
         chains, draft, constants = _trace(copies, chains, probe.wanted, example, tell if unrolled else None)
         if loss is not None:
             tell_of_objects(groups, {layer for chain in chains for layer in chain.skipped}, tell)
-        if not trust:
-            _compare_steps(copies, [chain for chain in chains if chain.call.ran], probe.wanted, example, tell)
+        if not trust and not (any(chain.call.ran for chain in chains) and _is_steady(copies, probe, log, example)):
+            _compare_steps(copies, probe.wanted, example, tell)
         graph = _build_graph(draft, freeze)
     return msgspec.structs.replace(graph, output=layout), constants
 
@@ -145,51 +145,51 @@ class _StepCopies:
         step = cast(StepModule, empty_copy(self.step, functools.partial(fake_like, mode=self.mode)).train(training))
         wrap_leaf_modules(step, self.step, self.leaf_modules, self.trials, self.values)
         step.before_run = RepeatedLayers(step.model, self.groups, log).begin_run
+        if log is not None:
+            log.name_states(list_state(step))
+            step.on_output = log.note_output
         for chain in chains:
             skip_layers(step.model, chain)
         return step
 
 
 def _find_chains(
-    copies: _StepCopies, probe: StepModule, log: CallLog, example: tuple[Any, ...]
-) -> Sequence[LayerChain]:
-    """Return the chains of layers without whose middle the step does the same. log: of a run of `probe`."""
-    chains = find_chains(log, probe)
-    if not chains:
-        return ()
-    shorter = CallLog()
-    step = copies.make(shorter, chains)
-    try:
-        with run_as_traced(step, copies.autocast), copies.mode, shorter:
-            step(*example)
-    except Exception:  # whatever the model's code raises where a layer does nothing
-        return ()
-    examples = {layer: example for chain in chains for layer, example in chain.examples.items()}
-    reads_skipped = shorter.has_seen(list_skipped_tensors(step, chains))
-    return chains if log.is_like(shorter, examples) and not reads_skipped else ()
-
-
-def _keep_results(
     copies: _StepCopies,
-    chains: Sequence[LayerChain],
-    wanted: tuple[int, ...],
+    probe: StepModule,
+    log: CallLog,
     example: tuple[Any, ...],
     readers: Sequence[Callable[..., Any]],
     targets: Sequence[Tensor],
 ) -> Sequence[LayerChain]:
-    """Return the chains, if the wanted tensors of the output have the same numbers without their middle.
-
-    An output may hold an object that was handed to the layers, with what each of them has left there.
-    """
-    if not any(chain.call.ran for chain in chains):
-        return chains
-    step = copies.make(chains=chains)
+    """Return the chains of layers without whose middle the step does the same. log: of a run of `probe`."""
+    chains, shorter = find_chains(log, probe), CallLog()
+    if not chains:
+        return ()
+    step = copies.make(shorter, chains)
     try:
         with run_as_traced(step, copies.autocast), copies.mode:
-            found = find_read_tensors(step.run(example[0]), readers, targets)
+            with shorter:
+                step(*example)
+            if step.criterion is None and readers:  # an output may hold what each layer has left in an object
+                step.wanted = find_read_tensors(shorter.output, readers, targets)
     except Exception:  # whatever the model's code raises where a layer does nothing
         return ()
-    return chains if found == wanted else ()
+    examples = {layer: example for chain in chains for layer, example in chain.examples.items()}
+    is_like = step.wanted == probe.wanted and log.is_like(shorter, examples, probe.wanted)
+    return chains if is_like else ()
+
+
+def _is_steady(copies: _StepCopies, probe: StepModule, log: CallLog, example: tuple[Any, ...]) -> bool:
+    """Whether a second step does the same as the first, which was logged, and leaves all attributes as they were."""
+    entries, results, log.compares = log.entries, log.results, True
+    before = read_attributes(probe.model), read_generators()
+    try:
+        with run_as_traced(probe, copies.autocast), copies.mode, log:
+            probe(*example)
+    except Exception:  # of the model in its second step: the comparison of steps says so
+        return False
+    is_same_step = is_same(entries, log.entries) and results == log.results
+    return is_same_step and before == (read_attributes(probe.model), read_generators())
 
 
 def _trace(
@@ -313,29 +313,18 @@ def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
 
 
 def _compare_steps(
-    copies: _StepCopies,
-    chains: Sequence[LayerChain],
-    wanted: tuple[int, ...],
-    example: tuple[Any, ...],
-    tell: Callable[[str], None],
+    copies: _StepCopies, wanted: tuple[int, ...], example: tuple[Any, ...], tell: Callable[[str], None]
 ) -> None:
-    """Refuse a step that does not compute the same every time: a trace has it once.
-
-    chains: whose middle is left out, unless steps change attributes, as one that counts its layers may.
-    """
+    """Refuse a step that does not compute the same every time: a trace has it once."""
     for group in copies.groups:
         group.settle()
-    step = copies.make(chains=chains)
+    step = copies.make()
     step.wanted, model, (inputs, targets) = wanted, step.model, example
     batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
     try:
         with run_as_traced(step, copies.autocast), copies.mode:
-            found: RepeatedSteps | None = repeat_step(lambda: step(*example), model, list_state(step) | dict(batch))
+            found = repeat_step(lambda: step(*example), model, list_state(step) | dict(batch))
     except Exception as error:  # of torch, which does not follow all operators, or of the model in a later step
-        found, reason = None, f"{describe_location(error)}: {first_line(error)}"
-    if chains and (found is None or found.changes or found.difference):
-        _compare_steps(copies, (), wanted, example, tell)
-    elif found is None:
-        tell(f"it is not known whether every step computes the same{reason}")
-    else:
-        refuse_difference(found, model, tell)
+        tell(f"it is not known whether every step computes the same{describe_location(error)}: {first_line(error)}")
+        return
+    refuse_difference(found, model, tell)

@@ -29,7 +29,7 @@ class StepModule(nn.Module):
     """The module and its loss as one, which a training step computes; without a loss, some tensors of the output.
 
     names: of the last inputs, which go by keyword. wanted: which tensors, by number. before_run: called
-    before the model.
+    before the model. on_output: called with the loss, or without one with the output of the model.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, names: Sequence[str] = ()) -> None:
@@ -37,6 +37,7 @@ class StepModule(nn.Module):
         self.model, self.names = model, tuple(names)
         self.wanted: tuple[int, ...] = (0,)
         self.before_run: Callable[[], None] | None = None
+        self.on_output: Callable[[Any], None] | None = None
         # A module stays one: its class weights are then captured like any buffer.
         self.criterion = loss if loss is None or isinstance(loss, nn.Module) else LossModule(loss)
 
@@ -52,12 +53,18 @@ class StepModule(nn.Module):
         output = self.run(inputs)
         if self.criterion is not None:
             loss: Tensor = self.criterion(output, *targets)
+            self._hand_over(loss)
             return loss
+        self._hand_over(output)
         tensors = list_tensors(output)
         if not tensors:
             raise TypeError(f"the model returns a {type(output).__name__} without a tensor")
         # A last operator for each, so that it can be collected on one machine whatever computed it.
         return tuple(torch.ops.aten.alias(tensors[number]) for number in self.wanted)
+
+    def _hand_over(self, output: Any) -> None:
+        if self.on_output is not None:
+            self.on_output(output)
 
     def part(self, name: str) -> nn.Module:
         """Return a submodule of the model by its name, or one of `PARTS`. In evaluation the step is the model."""

@@ -7,12 +7,12 @@ What code runs is seen of the first alone.
 """
 
 from collections.abc import Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from .call_log import CallLog, digest_values
 from .call_signature import CallSignature, LayerCode, freeze_globals, freeze_reads, list_paths, sign_form
 from .frozen_value import Freezer
 from .layer_operator import ResultSpec
@@ -33,7 +33,7 @@ class CallContext:
 
     def is_unchanged(self, later: "CallContext") -> bool:
         """Whether the call has left it as it was."""
-        return (self.form.decisive, self.reads, self.code) == (later.form.decisive, later.reads, later.code)
+        return self.form.is_same(later.form) and (self.reads, self.code) == (later.reads, later.code)
 
     def precedes(self, other: "CallContext") -> bool:
         """Whether another layer's is the same but for numbers of the layer, which go up by one."""
@@ -47,15 +47,17 @@ class CallContext:
 
 @dataclass(frozen=True)
 class CallEffect:
-    """What a call did. structure, results: of its output. log: of its operators.
+    """What a call did. touched: paths within the layer and names of the attributes that it read.
 
-    like: the same object for calls that are alike. count: of those so far.
+    structure, results: of its output. entries: of its operators. like: the same object for calls that are alike.
+    count: of those so far.
     """
 
     context: CallContext
+    touched: AbstractSet[tuple[str, str]]
     structure: Any
     results: Sequence[ResultSpec]
-    log: CallLog
+    entries: Sequence[Any]
     like: object = field(default_factory=object)
     count: int = 1
 
@@ -69,8 +71,8 @@ class CallEffect:
         is_like = (
             last is not None
             and last.context.precedes(self.context)
-            and (last.structure, last.results, last.log.entries) == (self.structure, self.results, self.log.entries)
-            and all(one is two or digest_values(one) for one, two in zip(last.log.unmade, self.log.unmade, strict=True))
+            and (last.touched, last.structure, last.results) == (self.touched, self.structure, self.results)
+            and last.entries == self.entries
         )
         return replace(self, like=last.like, count=last.count + 1) if last is not None and is_like else self
 

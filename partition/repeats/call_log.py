@@ -1,25 +1,35 @@
-"""`CallLog`: what a run without data does: calls of layers that may be alike, and the operators outside of these."""
+"""`CallLog`: what a run without data does: calls of layers that may be alike, and the operators outside of these.
+
+What a tensor is, is said by where it comes from: a parameter by its name, what was made by which operator of which
+layer made it. So it shows who reads what of another layer, by whatever way it got there.
+"""
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import SymBool, SymFloat, SymInt, Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
+from ..ir.output_layout import list_tensors
 from ..trace.value_numbers import PLAIN, find_memory, list_written
+
+STATE, GIVEN, OWN, RESULT, UNMADE = "state", "given", "own", "result", "unmade"
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SYMBOLIC = (SymInt, SymFloat, SymBool)
 
 
 @dataclass(frozen=True)
 class LoggedCall:
     """A call of a layer, given by its name. described: its arguments without values of tensors.
 
-    line: of the model's code that leads to it. inside: what it did, as entries of a log of its own.
+    line: of the model's code that leads to it. inside: what it did, as entries of its own.
     """
 
     layer: str
@@ -45,115 +55,219 @@ class LikeCall(LoggedCall):
 
 
 @dataclass(frozen=True)
-class _LoggedTensor:
-    """A tensor in a log. shape: None for sizes that depend on data, which cannot be compared.
+class Origin:
+    """Where a tensor, or a number that is computed of data, comes from.
 
-    origin: what made it: the name of a layer, or the number of an operator, with the number of the result; or the
-    number of the tensor among those that nothing has made. values: a digest, where it has any.
+    maker: the layer that made it, "" for the model outside of layers; or one of the constants above. place: the number
+    of the operator and of the result, the name of a parameter or buffer, or the position of an operand.
     """
 
-    shape: tuple[int | None, ...]
+    maker: str
+    place: Hashable
+
+
+@dataclass(frozen=True)
+class _LoggedTensor:
+    """A tensor in a log. shape: a size that depends on data as text. values: a digest, where it has any."""
+
+    shape: tuple[int | str, ...]
     dtype: torch.dtype
-    origin: tuple[object, int]
+    origin: Origin
     values: str
 
     def stands_for(self, examples: Mapping[str, str]) -> "_LoggedTensor":
         """Return the tensor of which the run without skipped layers has one instead. examples: by skipped layers."""
-        maker, number = self.origin
-        return replace(self, origin=(examples.get(maker, maker) if isinstance(maker, str) else maker, number))
+        maker = self.origin.maker
+        return replace(self, origin=replace(self.origin, maker=examples[maker])) if maker in examples else self
+
+
+@dataclass(frozen=True)
+class ForeignRead:
+    """That something was read which another layer owns. reader: a layer, or "". owner: a layer, or a parameter's name.
+
+    by_arguments: whether the reader got it as an argument.
+    """
+
+    reader: str
+    owner: str
+    by_arguments: bool
+
+
+class Scope:
+    """What happens within a call of a layer, or outside of all, where `layer` is "".
+
+    overwrites: whether an operator has written into what was there before, but for buffers of the layer.
+    """
+
+    def __init__(self, layer: str) -> None:
+        self.layer = layer
+        self.entries: list[Any] = []
+        self.overwrites = False
+        self.operators = 0
+        self.positions: dict[int, int] = {}  # of what the call gets, by id
+        self.foreign: set[int] = set()  # memories that were there before
+
+    def give(self, operands: Sequence[Tensor], buffers: Iterable[Tensor]) -> None:
+        """Number what the call gets. buffers: of the layer, which it may overwrite."""
+        self.positions = {id(tensor): i for i, tensor in enumerate(operands)}
+        self.foreign = set(map(find_memory, operands)) - set(map(find_memory, buffers))
 
 
 class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes calls and operators while it is active.
 
-    unmade: the tensors that nothing in it has made, and that were not given, in the order in which they were met.
-    overwrites: whether an operator has written into what was given or is unmade, but for those that may be written.
+    output: of the step. results: the tensors in it, described. reads: of what others own. compares: whether it is a
+    second run, which is to find no likeness any more.
     """
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.entries: list[Any] = []
-        self._paused = False
+        self.compares = False
+        self._names: dict[int, str] = {}
+        self._states: list[Tensor] = []  # so that no id is given twice
         self.begin_run()
 
     def begin_run(self) -> None:
         """Forget the run before."""
-        self.entries.clear()
-        self.unmade: list[Tensor] = []
-        self.overwrites = False
-        self._origins: dict[int, tuple[object, int]] = {}  # of tensors, by id
+        self._scopes = [Scope("")]
+        self.output: Any = None
+        self.results: Sequence[_LoggedTensor] = ()
+        self.reads: set[ForeignRead] = set()
+        self._origins: dict[int, Origin] = {}  # of tensors, by id
+        self._symbols: dict[str, Origin] = {}
         self._kept: list[Tensor] = []  # so that no id is given twice
-        self._fixed: set[int] = set()  # memories that were there before
-        self._operators = 0
+        self._unmade = 0
 
-    def give(self, tensors: Iterable[Tensor], *, writable: Iterable[Tensor] = ()) -> None:
-        """Number what a call gets. writable: which of it the call may overwrite."""
-        allowed = {find_memory(tensor) for tensor in writable}
-        for number, tensor in enumerate(tensors):
-            self._note(tensor, ("given", number))
-            self._fixed |= {find_memory(tensor)} - allowed
+    def name_states(self, states: Mapping[str, Tensor]) -> None:
+        """Take note of the parameters and buffers of a step."""
+        self._names = {id(tensor): name for name, tensor in states.items()}
+        self._states = list(states.values())
 
-    def has_seen(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether an operator or a call of a layer has got one of these tensors; not those within layers."""
-        return any(id(tensor) in self._origins for tensor in tensors)
+    @property
+    def entries(self) -> list[Any]:
+        """What was noted: of an operator, what it got; or a `LoggedCall`."""
+        return self._scopes[0].entries
 
     @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Note no operators meanwhile."""
-        self._paused = True
+    def enter(self, scope: Scope) -> Iterator[None]:
+        """Note operators in a scope meanwhile."""
+        self._scopes.append(scope)
         try:
             yield
         finally:
-            self._paused = False
+            self._scopes.pop()
 
-    def is_like(self, other: "CallLog", examples: Mapping[str, str]) -> bool:
-        """Whether another run did the same without some layers. examples: by the layers that it skipped."""
-        kept = [entry for entry in self.entries if find_layer(entry) not in examples]
-        described = [_describe_entry(one, examples) for one in kept]
-        if described != [_describe_entry(one, {}) for one in other.entries]:
-            return False
-        calls = [
-            [entry.inside for entry in entries if isinstance(entry, LoggedCall)] for entries in (kept, other.entries)
-        ]
-        return all(one is two or one == two for one, two in zip(*calls, strict=True))
+    def is_like(self, other: "CallLog", examples: Mapping[str, str], results: Iterable[int]) -> bool:
+        """Whether another run did the same without some layers. examples: by the layers that it skipped.
 
-    def describe(self, arguments: Any) -> Any:
-        """Return nested arguments as plain data."""
-        return tree_map(self._describe_leaf, arguments, is_leaf=_is_leaf)
+        results: the numbers of those that are wanted.
+        """
+        kept = [_replace(entry, examples) for entry in self.entries if find_layer(entry) not in examples]
+        return is_same(kept, other.entries) and all(self.results[i] == other.results[i] for i in results)
 
-    def note_results(self, maker: object, results: Any) -> None:
-        """Note what made some tensors, unless they were there before."""
-        for number, tensor in enumerate(tree_leaves(results)):
-            if isinstance(tensor, Tensor) and id(tensor) not in self._origins:
-                self._note(tensor, (maker, number))
+    def describe(self, value: Any, reader: str | None = None) -> Any:
+        """Return nested arguments as plain data. reader: the layer that gets them."""
+        kind = type(value)
+        if isinstance(value, Tensor):
+            return self._describe_tensor(value, reader)
+        if kind in (bool, int, float, complex):
+            return kind, repr(value)  # 0.0 and -0.0 are equal
+        if isinstance(value, tuple | list):
+            return kind, tuple([self.describe(one, reader) for one in value])
+        if isinstance(value, dict):
+            return kind, tuple([(key, self.describe(one, reader)) for key, one in value.items()])
+        if isinstance(value, _SYMBOLIC):
+            return kind, self._describe_symbolic(value, reader)
+        return value if isinstance(value, PLAIN) else kind.__name__
 
-    def _note(self, tensor: Tensor, origin: tuple[object, int]) -> tuple[object, int]:
+    def note_output(self, output: Any) -> None:
+        """Take note of what a step gives, of which nobody may read most."""
+        reads, self.output = set(self.reads), output
+        self.results = [self._describe_tensor(tensor, None) for tensor in list_tensors(output)]
+        self.reads = reads
+
+    def note_call(self, call: LoggedCall, output: Any) -> None:
+        """Take note of a call, whether it ran or was repeated, and that its layer has made what it gives."""
+        self._scopes[-1].entries.append(call)
+        for number, leaf in enumerate(tree_leaves(output)):
+            if isinstance(leaf, Tensor):
+                known = self._find_origin(leaf)
+                if known is None or known.maker == call.layer:
+                    self._note(leaf, Origin(call.layer, (RESULT, number)))
+
+    def _note(self, tensor: Tensor, origin: Origin) -> Origin:
         self._kept.append(tensor)
         self._origins[id(tensor)] = origin
         return origin
 
-    def _describe_leaf(self, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf if isinstance(leaf, PLAIN) else type(leaf).__name__
-        origin = self._origins.get(id(leaf))
+    def _find_origin(self, tensor: Tensor) -> Origin | None:
+        name = self._names.get(id(tensor))
+        return self._origins.get(id(tensor)) if name is None else Origin(STATE, name)
+
+    def _describe_tensor(self, tensor: Tensor, reader: str | None) -> _LoggedTensor:
+        scope = self._scopes[-1]
+        shape = tuple([size if type(size) is int else self._describe_symbolic(size, reader) for size in tensor.shape])
+        position = scope.positions.get(id(tensor))
+        if position is not None:
+            return _LoggedTensor(shape, tensor.dtype, Origin(GIVEN, position), digest_values(tensor))
+        values, origin = digest_values(tensor), self._find_origin(tensor)
         if origin is None:
-            self.unmade.append(leaf)
-            self._fixed.add(find_memory(leaf))
-            origin = self._note(leaf, ("", len(self.unmade)))
-        shape = tuple(size if type(size) is int else None for size in leaf.shape)
-        return _LoggedTensor(shape, leaf.dtype, origin, digest_values(leaf))
+            self._unmade += not values
+            origin = self._note(tensor, Origin(UNMADE, 0 if values else self._unmade))
+        origin = self._look_at(origin, reader)
+        if origin.maker != OWN:
+            scope.foreign.add(find_memory(tensor))
+        return _LoggedTensor(shape, tensor.dtype, origin, values)
+
+    def _look_at(self, origin: Origin, reader: str | None) -> Origin:
+        """Return an origin as the scope has it, and take note that it was read."""
+        scope = self._scopes[-1]
+        if origin.maker == scope.layer != "":
+            return Origin(OWN, origin.place)
+        owner = str(origin.place) if origin.maker == STATE else origin.maker
+        if owner not in ("", UNMADE):
+            self.reads.add(ForeignRead(scope.layer if reader is None else reader, owner, reader is not None))
+        return origin
+
+    def _describe_symbolic(self, value: Any, reader: str | None) -> str:
+        """Return a number that is computed of data by where its symbols come from."""
+        expression, names = getattr(value.node, "expr", None), dict[str, str]()
+        if expression is None:
+            return f"unlike any other: {id(value)}"
+        for symbol in sorted(map(str, expression.free_symbols)):
+            origin = self._symbols.get(symbol)
+            if origin is None:
+                self._unmade += 1
+                origin = self._symbols[symbol] = Origin(UNMADE, self._unmade)
+            names[symbol] = repr(self._look_at(origin, reader))
+        return _NAME.sub(lambda name: names.get(name[0], name[0]), str(expression))
+
+    def _note_symbols(self, value: Any, origin: Origin) -> None:
+        expression = getattr(value.node, "expr", None)
+        for symbol in map(str, expression.free_symbols if expression is not None else ()):
+            self._symbols.setdefault(symbol, origin)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._paused or func is torch.ops.prim.device.default:  # which tells where a tensor is
+        if func is torch.ops.prim.device.default:  # which tells where a tensor is
             return func(*args, **kwargs)
-        self.entries.append((str(func), torch.is_grad_enabled(), self.describe((args, kwargs))))
-        self.overwrites |= any(find_memory(tensor) in self._fixed for tensor in list_written(func, args, kwargs))
-        self._operators += 1
-        number, result = self._operators, func(*args, **kwargs)
-        self.note_results(number, result)
+        scope = self._scopes[-1]
+        scope.entries.append((str(func), torch.is_grad_enabled(), self.describe((args, kwargs))))
+        for tensor in list_written(func, args, kwargs) if scope.layer else ():
+            scope.overwrites |= find_memory(tensor) in scope.foreign
+        scope.operators += 1
+        number, result = scope.operators, func(*args, **kwargs)
+        for i, leaf in enumerate((result,) if isinstance(result, Tensor) else tree_leaves(result)):
+            origin = Origin(scope.layer, (number, i))
+            if isinstance(leaf, _SYMBOLIC):
+                self._note_symbols(leaf, origin)
+            elif isinstance(leaf, Tensor) and self._find_origin(leaf) is None and id(leaf) not in scope.positions:
+                self._note(leaf, origin)
+                for size in leaf.shape:
+                    if type(size) is not int:
+                        self._note_symbols(size, origin)
         return result
 
 
@@ -174,12 +288,24 @@ def find_layer(entry: Any) -> str | None:
     return entry.layer if isinstance(entry, LoggedCall) else None
 
 
-def _is_leaf(value: Any) -> bool:
-    """Whether arguments go no deeper. An object may hold tensors, which are of the calls before, too."""
-    return not isinstance(value, tuple | list | dict)
+def is_same(entries: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two runs did the same."""
+    if len(entries) != len(others):
+        return False
+    return all(map(_is_same, entries, others))
 
 
-def _describe_entry(entry: Any, examples: Mapping[str, str]) -> Any:
-    """Describe an entry as the run without skipped layers would have it. examples: by skipped layers."""
-    plain = (entry.layer, entry.described, entry.line) if isinstance(entry, LoggedCall) else entry
-    return tree_map(lambda leaf: leaf.stands_for(examples) if isinstance(leaf, _LoggedTensor) else leaf, plain)
+def _is_same(one: Any, two: Any) -> bool:
+    if not isinstance(one, LoggedCall) or not isinstance(two, LoggedCall):
+        return bool(one == two)
+    is_like = (one.layer, one.described, one.line) == (two.layer, two.described, two.line)
+    return is_like and (one.inside is two.inside or list(one.inside) == list(two.inside))
+
+
+def _replace(value: Any, examples: Mapping[str, str]) -> Any:
+    """Return what is described as the run without skipped layers would have it. examples: by skipped layers."""
+    if isinstance(value, _LoggedTensor):
+        return value.stands_for(examples)
+    if isinstance(value, LoggedCall):
+        return replace(value, described=_replace(value.described, examples))
+    return tuple([_replace(one, examples) for one in value]) if isinstance(value, tuple) else value

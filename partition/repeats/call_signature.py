@@ -58,6 +58,11 @@ class CallSignature:
     operands: tuple[Tensor, ...]
     states: int  # how many operands are parameters and buffers
 
+    def is_same(self, other: "CallSignature") -> bool:
+        """Whether it is the signature of the same call: of the same tensors, too."""
+        pairs = zip(self.operands, other.operands, strict=False)
+        return self.decisive == other.decisive and all(one is two for one, two in pairs)
+
 
 def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes: Hashable) -> CallSignature:
     """Return the signature of a call; raise CannotFreeze where something that it reads may change unseen.

@@ -18,12 +18,10 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from ..operators.leaf_module import TRACED_CALL
 from ..operators.step_module import StepModule
-from ..trace.value_numbers import find_value_numbers
-from .call_log import CallLog, LikeCall, find_layer
+from .call_log import CallLog, LikeCall, ForeignRead, find_layer
 from .call_output import rebuild_output, returns_operand
 from .call_signature import list_argument_tensors
 from .graph_segment import CannotRepeat
-from .layer_operator import LayerForm, ResultSpec, enter_results
 
 MIN_SKIPPED = 2  # calls of a chain; fewer are traced as fast as they are left out
 
@@ -61,7 +59,7 @@ def find_chains(log: CallLog, step: StepModule) -> list[LayerChain]:
     chains = [chain for run in runs for chain in _list_chains(run)]
     counts = Counter(layer for layer in (find_layer(entry) for entry in log.entries) if layer is not None)
     held = Counter(map(id, _list_tensors(step)))
-    return [chain for chain in chains if _is_apart(chain, step.model, counts, held)]
+    return [chain for chain in chains if _is_apart(chain, step.model, counts, held) and not _is_read(chain, log.reads)]
 
 
 def _find_passed(before: LikeCall, call: LikeCall) -> int | None:
@@ -98,6 +96,21 @@ def _is_apart(chain: LayerChain, model: nn.Module, counts: Mapping[str, int], he
     called = (chain.before, chain.example, *chain.skipped, chain.after)
     own = [tensor for layer in called for tensor in _list_tensors(model.get_submodule(layer))]
     return all(counts[layer] == 1 for layer in called) and all(held[id(tensor)] == 1 for tensor in own)
+
+
+def _is_read(chain: LayerChain, reads: Iterable[ForeignRead]) -> bool:
+    """Whether anybody reads what a skipped layer has or makes, but the next one what it is passed."""
+    readers = dict(pairwise((*chain.skipped, chain.after)))
+    return any(
+        layer is not None and read.reader != layer and not (read.by_arguments and read.reader == readers[layer])
+        for read in reads
+        for layer in [_find_owner(read.owner, readers)]
+    )
+
+
+def _find_owner(owner: str, layers: Iterable[str]) -> str | None:
+    """Return which of some layers it is, or has the parameter of that name."""
+    return next((layer for layer in layers if owner == layer or owner.startswith(f"model.{layer}.")), None)
 
 
 def _list_tensors(module: nn.Module) -> list[Tensor]:
@@ -148,22 +161,28 @@ def skip_layers(model: nn.Module, chain: LayerChain) -> None:
     example = model.get_submodule(chain.example)
     counted = _CountedCall(getattr(example, TRACED_CALL))
     setattr(example, TRACED_CALL, counted.run)
-    for layer in chain.skipped:
-        setattr(model.get_submodule(layer), TRACED_CALL, _SkippedCall(layer, chain, counted).run)
+    for position, layer in enumerate(chain.skipped):
+        setattr(model.get_submodule(layer), TRACED_CALL, _SkippedCall(position, chain, counted).run)
 
 
 class _CountedCall:
-    """Takes the place of a call. names: by how much it counts up names of a trace's nodes, by what these begin with."""
+    """Takes the place of the call of the layer before those that are skipped.
+
+    names: by how much it counts up names of a trace's nodes, by what these begin with. skipped: how many layers were
+    called since.
+    """
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
         self.names: dict[str, int] = {}
+        self.skipped = 0
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer."""
         before = dict(_find_name_counts())
         output = self._call(*args, **kwargs)
         self.names = {base: count - before.get(base, 0) for base, count in _find_name_counts().items()}
+        self.skipped = 0
         return output
 
 
@@ -175,13 +194,16 @@ def _find_name_counts() -> dict[str, int]:
 
 
 class _SkippedCall:
-    """Takes the place of a call: what is passed along the chain is its result."""
+    """Takes the place of a call: what is passed along the chain is its result. position: in the chain's middle."""
 
-    def __init__(self, layer: str, chain: LayerChain, counted: _CountedCall) -> None:
-        self._layer, self._chain, self._counted = layer, chain, counted
+    def __init__(self, position: int, chain: LayerChain, counted: _CountedCall) -> None:
+        self._position, self._chain, self._counted = position, chain, counted
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a layer returns whose result is what it gets."""
+        if self._counted.skipped != self._position:
+            raise CannotRepeat("layers are called in another order without what they leave")
+        self._counted.skipped += 1
         counts = _find_name_counts()
         for base, count in self._counted.names.items():
             counts[base] = counts.get(base, 0) + count
@@ -190,14 +212,4 @@ class _SkippedCall:
         call = self._chain.call
         if len(arguments) != len(call.arguments):
             raise CannotRepeat("it is called in another way")
-        result = self._stand_in(arguments[self._chain.passed])
-        return rebuild_output(call.structure, [None] * call.states + arguments, [result])
-
-    def _stand_in(self, passed: Tensor) -> Tensor:
-        """Return what is passed; where values are numbered, what shows that this layer was called with it."""
-        if find_value_numbers() is None:
-            return passed
-        dtype = str(passed.dtype).removeprefix("torch.")
-        spec = ResultSpec(tuple(passed.shape), passed.stride(), dtype, passed.requires_grad)
-        with torch._C.DisableTorchFunction():
-            return enter_results([passed], LayerForm((spec,), self._layer), draws=False)[0]
+        return rebuild_output(call.structure, [None] * call.states + arguments, [arguments[self._chain.passed]])

@@ -21,9 +21,17 @@ from ..operators.leaf_module import TRACED_CALL
 from ..trace.user_frames import find_code_line
 from ..trace.value_numbers import ValueNumbers, find_value_numbers
 from .call_effect import CallContext, CallEffect, list_given, read_context
-from .call_log import CallLog, LikeCall, LoggedCall
+from .call_log import CallLog, LikeCall, LoggedCall, Scope
 from .call_output import locate_output, rebuild_output
-from .call_signature import CallSignature, ChangingArgument, LayerCode, describe_modes, list_paths, sign_call
+from .call_signature import (
+    CallSignature,
+    ChangingArgument,
+    LayerCode,
+    describe_modes,
+    list_argument_tensors,
+    list_paths,
+    sign_call,
+)
 from .frozen_value import CannotFreeze
 from .graph_segment import CannotRepeat, GraphSegment
 from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
@@ -131,21 +139,21 @@ class _LayerCall:
             return self._call(args, kwargs)
         if log is None:
             return self._answer(args, kwargs, None)[1]
-        described, line, inner = log.describe((args, kwargs)), find_code_line().line, CallLog()
-        with log.pause():
-            run = self._run_logged if group.is_hopeless else self._answer
-            like, output = run(args, kwargs, inner)
+        described, line = log.describe((args, kwargs), self._name), find_code_line().line
+        scope = Scope(self._name)
+        with log.enter(scope):
+            run = self._run_again if log.compares else self._run_logged if group.is_hopeless else self._answer
+            like, output = run(args, kwargs, scope)
         if like is None:
-            log.entries.append(LoggedCall(self._name, described, line, inner.entries))
+            log.note_call(LoggedCall(self._name, described, line, scope.entries), output)
         else:
-            log.entries.append(LikeCall(self._name, described, line, *like))
-        log.note_results(self._name, output)
+            log.note_call(LikeCall(self._name, described, line, *like), output)
         return output
 
-    def _answer(self, args: Any, kwargs: Any, log: CallLog | None) -> tuple[Any, Any]:
+    def _answer(self, args: Any, kwargs: Any, scope: Scope | None) -> tuple[Any, Any]:
         """Return what the call gives; before it, of one that is like another, what a `LikeCall` is to know.
 
-        log: of what one does that is not repeated.
+        scope: of what it does, where that is logged.
         """
         group = self._group
         try:
@@ -153,18 +161,20 @@ class _LayerCall:
         except CannotFreeze as error:
             group.misses += 1
             group.handed = error.kind if isinstance(error, ChangingArgument) else group.handed
-            if group.handed and log is not None:
-                return self._run_logged(args, kwargs, log)
-            return None, self._watch(args, kwargs, None, log)
+            if group.handed and scope is not None:
+                return self._run_logged(args, kwargs, scope)
+            return None, self._watch(args, kwargs, None, scope)
+        if scope is not None:
+            scope.give(signature.operands, self._module.buffers())
         known = self._recorded.get((self._number, signature.decisive))
         if known is None or not known.accepts(signature.operands):
-            return None, self._watch(args, kwargs, signature, log)
+            return None, self._watch(args, kwargs, signature, scope)
         group.hits += 1
         results, operands, states = _repeat(known, signature), signature.operands, signature.states
         repeated = known.inside, known, operands[states:], known.output, results, states
         return repeated, rebuild_output(known.output, operands, results)
 
-    def _run_logged(self, args: Any, kwargs: Any, log: CallLog) -> tuple[Any, Any]:
+    def _run_logged(self, args: Any, kwargs: Any, scope: Scope) -> tuple[Any, Any]:
         """Run the layer, and find out whether the one before did the same. Return what `_answer` does."""
         group, modes, last = self._group, describe_modes(), self._effects.pop(self._number, None)
 
@@ -175,38 +185,47 @@ class _LayerCall:
         try:
             context = read()
         except CannotFreeze:
-            return None, self._watch(args, kwargs, None, log)
-        log.give(context.form.operands, writable=self._module.buffers())
+            return None, self._watch(args, kwargs, None, scope)
+        scope.give(context.form.operands, self._module.buffers())
         with WatchedCall(follows_code=last is None or not last.is_established) as watched:
-            output = self._call(args, kwargs, log)
-        known = group.code.learn(watched, list_paths(self._module))
+            output = self._call(args, kwargs)
+        paths = list_paths(self._module)
+        known = group.code.learn(watched, paths)
         try:
-            is_steady = known and not watched.is_opaque and not log.overwrites and modes == describe_modes()
+            is_steady = known and not watched.is_opaque and not scope.overwrites and modes == describe_modes()
             if not is_steady or not context.is_unchanged(read()):
                 return None, output
             with torch._C.DisableTorchFunction():
                 structure, results, specs = _describe_output(output, context.form.operands)
         except (CannotFreeze, CannotRepeat):
             return None, output
-        effect = self._effects[self._number] = CallEffect(context, structure, specs, log).follow(last)
-        form = context.form
-        return (log.entries, effect.like, list_given(form), structure, results, form.states, True), output
+        touched = frozenset((paths[number], name) for number, name in watched.reads if number in paths)
+        effect = CallEffect(context, touched, structure, specs, scope.entries).follow(last)
+        self._effects[self._number], form = effect, context.form
+        return (scope.entries, effect.like, list_given(form), structure, results, form.states, True), output
 
-    def _call(self, args: Any, kwargs: Any, log: CallLog | None = None) -> Any:
-        with log or contextlib.nullcontext():
-            return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]
+    def _run_again(self, args: Any, kwargs: Any, scope: Scope) -> tuple[Any, Any]:
+        """Run the layer in a run that is compared with an earlier one."""
+        states = {id(tensor): tensor for tensor in (*self._module.parameters(), *self._module.buffers())}
+        with torch._C.DisableTorchFunction():
+            arguments = list_argument_tensors(args, kwargs)
+        scope.give([*states.values(), *(one for one in arguments if id(one) not in states)], self._module.buffers())
+        return None, self._call(args, kwargs)
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _sign(self, args: Any, kwargs: Any) -> CallSignature:
         modes = describe_modes()
         with torch._C.DisableTorchFunction():  # which would see each look at a tensor
             return sign_call(self._module, args, kwargs, self._group.code, modes)
 
-    def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None, log: CallLog | None) -> Any:
+    def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None, scope: Scope | None) -> Any:
         """Run the layer, learn what it reads, and record the call where others may repeat it."""
         watched, group = WatchedCall(), self._group
         if signature is None:
             with watched:
-                output = self._call(args, kwargs, log)
+                output = self._call(args, kwargs)
             group.code.learn(watched, list_paths(self._module))
             return output
         proxies = get_proxy_mode()
@@ -214,24 +233,24 @@ class _LayerCall:
             segment = GraphSegment(proxies.tracer, signature.operands) if proxies is not None else None
         except CannotRepeat:
             group.misses += 1
-            return self._call(args, kwargs, log)
+            return self._call(args, kwargs)
         seen = SeenTensors(signature.operands) if segment is None else None
         try:
             with watched, seen or contextlib.nullcontext():
-                output = self._call(args, kwargs, log)
+                output = self._call(args, kwargs)
         finally:
             if segment is not None:
                 segment.stop()
         known = group.code.learn(watched, list_paths(self._module))
         try:
-            if not known or watched.is_opaque or self._sign(args, kwargs).decisive != signature.decisive:
+            if not known or watched.is_opaque or not self._sign(args, kwargs).is_same(signature):
                 raise CannotRepeat("it reads what was not known, or changes what it reads")
             with torch._C.DisableTorchFunction():
                 recorded = _record(output, signature, segment, seen)
         except (CannotFreeze, CannotRepeat):
             group.misses += 1
         else:
-            inside = log.entries if log is not None else ()
+            inside = scope.entries if scope is not None else ()
             self._recorded[self._number, signature.decisive] = replace(recorded, inside=inside)
             group.misses += 1
         return output

@@ -25,7 +25,7 @@ class Shared:
 
     def __init__(self, x: Tensor) -> None:
         self.slots = dict[int, Tensor]()
-        self.inputs = list[Tensor]()
+        self.inputs, self.history, self.weights = list[Tensor](), list[Tensor](), list[Tensor]()
         self.calls = 0
         self.total = self.first = self.written = x.mean()
 
@@ -40,7 +40,10 @@ class Handed(nn.Module):
 
     def forward(self, x: Tensor, shared: Shared) -> Tensor:
         shared.inputs.append(x)
-        y = x + self.back(self.wide(x).relu())
+        shared.weights.append(self.wide.weight)
+        wide = self.wide(x)
+        shared.history.append(wide)
+        y = x + self.back(wide.relu())
         shared.slots[self.index] = y
         return self.use(self, y, shared)
 
@@ -62,9 +65,13 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Handed(i, use) for i in range(DEPTH))
         self.steps, self.finish = 0, finish
 
+    def hand_out(self, x: Tensor) -> Shared:
+        """Return what all layers get."""
+        return Shared(x)
+
     def forward(self, x: Tensor) -> Any:
         x = self.first(x).tanh()
-        shared = Shared(x)
+        shared = self.hand_out(x)
         for layer in self.layers:
             x = layer(x, shared)
         return self.finish(self, x, shared)
@@ -92,6 +99,7 @@ def assert_same_as_whole(make: Callable[[], nn.Module], *, training: bool = True
     criterion, readers = (loss, ()) if training else (None, [loss])
     graphs = [capture(make(), criterion, (X,), (X,), readers=readers, reuse=reuse) for reuse in (True, False)]
     assert graphs[0][0] == graphs[1][0]
+    assert repr(graphs[0][0].ops) == repr(graphs[1][0].ops)  # 0.0 and -0.0 are equal
     assert list(graphs[0][0].tensors) == list(graphs[1][0].tensors)
 
 
@@ -170,6 +178,68 @@ def drop_gradients_of_one(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
         return x * 2
 
 
+class Heads(Stack):
+    """Has layers of another kind, which read what one of the first has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(Handed(i, read_third_last) for i in range(4))
+
+    def forward(self, x: Tensor) -> Any:
+        x, shared = self.first(x).tanh(), Shared(x)
+        for layer in self.layers:
+            x = layer(x, shared)
+        x, shared.history = x.tanh(), shared.history[-3:]
+        for head in self.heads:
+            x = head(x, shared)
+        return x
+
+
+def read_third_last(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x + shared.history[0].mean()
+
+
+def scale_by_data(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    mean = x.detach().mean().item()
+    return x * (2 * mean if layer.index == 5 else mean)
+
+
+def add_signed_zero(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x + (-0.0 if layer.index == 5 else 0.0)
+
+
+class TwoWays(Handed):
+    """Has two modules that do the same, of which it uses one."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, use_one_of_two)
+        self.ways = nn.ModuleList([nn.ReLU(), nn.ReLU()])
+
+
+def use_one_of_two(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return layer.get_submodule(f"ways.{int(layer.index in (0, 5))}")(x)
+
+
+def make_two_ways() -> nn.Module:
+    model = Stack()
+    model.layers = nn.ModuleList(TwoWays(i) for i in range(DEPTH))
+    return model
+
+
+class Counting(Stack):
+    """Calls the layer whose turn it is by what the layers have counted."""
+
+    def __init__(self) -> None:
+        super().__init__(count)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.first(x).tanh()
+        shared = Shared(x)
+        while shared.calls < DEPTH:
+            x = self.layers[shared.calls](x, shared)
+        return x
+
+
 def make_frozen_one() -> nn.Module:
     model = Stack()
     model.layers[5].requires_grad_(False)
@@ -200,6 +270,13 @@ UNLIKE = {
     "one slot": lambda: Stack(finish=lambda model, x, shared: x + shared.slots[4]),
     "all inputs": lambda: Stack(finish=lambda model, x, shared: x + sum(shared.inputs)),
     "the last input": lambda: Stack(finish=lambda model, x, shared: x + shared.inputs[-1]),
+    "the third last of what layers made": lambda: Stack(finish=lambda model, x, shared: x + shared.history[-3].mean()),
+    "the third last weight": lambda: Stack(finish=lambda model, x, shared: x + shared.weights[-3].mean()),
+    "what other layers read": Heads,
+    "called by a count": Counting,
+    "numbers made of data": lambda: Stack(scale_by_data),
+    "a zero with another sign": lambda: Stack(add_signed_zero),
+    "another module of the same kind": make_two_ways,
     "one without gradients": lambda: Stack(drop_gradients_of_one),
     "a frozen one": make_frozen_one,
     "a hooked one": make_hooked_one,
@@ -227,6 +304,30 @@ def test_an_output_of_all_slots_is_whole(grown: list[int]) -> None:
     assert sum(grown) <= DEPTH
 
 
+def keep_one(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    if layer.index in (0, 4):
+        shared.first = x.square().mean()
+    return x
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        lambda model, x, shared: (x, shared.first),
+        lambda model, x, shared: (x, shared.history[-3]),
+        lambda model, x, shared: (x, x.tanh() if len(shared.history) < DEPTH else x.relu()),
+    ],
+)
+def test_what_a_step_gives_is_of_the_layer_that_made_it(finish: Callable[[Stack, Tensor, Shared], Any]) -> None:
+    readers, evaluated, losses = [lambda output, target: output[1].sum()], [], []
+    for reuse in (True, False):
+        evaluated.append(capture(Stack(keep_one, finish), None, (X,), (X,), readers=readers, reuse=reuse)[0])
+        model = Stack(keep_one, lambda model, x, shared: (shared.first, x))
+        losses.append(capture(model, lambda output, target: output[0], (X,), (X,), reuse=reuse)[0])
+    assert evaluated[0] == evaluated[1]
+    assert losses[0] == losses[1]
+
+
 def count_in_layer(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
     layer.calls = getattr(layer, "calls", 0) + 1
     return x * 2 if layer.calls > 2 and layer.index == 5 else x
@@ -234,6 +335,48 @@ def count_in_layer(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
 
 def draw(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
     return x * 2 if random.random() > 0.99 else x
+
+
+STEPS = [0]
+
+
+class CountedOutside(Stack):
+    """Tells its layers the number of the step, which is counted outside of the model."""
+
+    def hand_out(self, x: Tensor) -> Shared:
+        shared = super().hand_out(x)
+        STEPS[0] += 1
+        shared.calls = STEPS[0]
+        return shared
+
+
+def change_with_steps(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if layer.index == 5 and shared.calls % 2 else x
+
+
+class Lasting(Stack):
+    """Hands out the same object in all steps."""
+
+    def hand_out(self, x: Tensor) -> Shared:
+        if not hasattr(self, "lasting"):
+            self.lasting = Shared(x)
+        return self.lasting
+
+
+def find_what_was_left(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    if layer.index != 5:
+        return x
+    shared.calls += 1
+    return x * 2 if shared.calls > 2 else x
+
+
+def double_each_second(x: Tensor) -> Tensor:
+    STEPS[0] += 1
+    return x * 2 if STEPS[0] % 2 else x
+
+
+def run_another_function(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return double_each_second(x) if layer.index == 5 else x
 
 
 def count_steps(model: Stack, x: Tensor, shared: Shared) -> Tensor:
@@ -254,7 +397,14 @@ def make_changing_later() -> nn.Module:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Stack(count_in_layer), lambda: Stack(draw), make_changing_later],
+    [
+        lambda: Stack(count_in_layer),
+        lambda: Stack(draw),
+        lambda: CountedOutside(change_with_steps),
+        lambda: Lasting(find_what_was_left),
+        lambda: Stack(run_another_function),
+        make_changing_later,
+    ],
 )
 def test_layers_that_do_something_else_later_are_refused(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(BadInput):

@@ -194,3 +194,31 @@ def test_layers_that_get_an_object_are_told_of() -> None:
     capture(HandedStack(), loss, (X,), (X,), tell=told.append)
     assert [note.partition(",")[0] for note in told] == ["9 layers like layers.0 are traced one by one"]
     assert "each gets a Shared" in told[0]
+
+
+class Exchanging(Layer):
+    """Puts another tensor into a dictionary that all layers get."""
+
+    def forward(self, x: Tensor, sums: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+        x = super().forward(x)
+        sums["total"] = sums["total"] + x.mean()
+        return x
+
+
+class ExchangingStack(nn.Module):
+    """Hands a dictionary to its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Exchanging() for _ in range(9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        sums = {"total": x.mean()}
+        for layer in self.layers:
+            x = layer(x, sums)
+        return x * sums["total"]
+
+
+def test_a_call_that_exchanges_a_tensor_is_not_repeated() -> None:
+    graphs = [capture(ExchangingStack(), loss, (X,), (X,), reuse=reuse)[0] for reuse in (True, False)]
+    assert graphs[0] == graphs[1]
