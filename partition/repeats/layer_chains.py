@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from ..operators.leaf_module import TRACED_CALL
 from ..operators.step_module import StepModule
-from .call_log import CallLog, LikeCall, ForeignRead, find_layer
+from .call_log import CallLog, ForeignRead, LikeCall, find_layer
 from .call_output import rebuild_output, returns_operand
 from .call_signature import list_argument_tensors
 from .graph_segment import CannotRepeat
