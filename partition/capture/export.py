@@ -27,14 +27,14 @@ from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
-from ..repeats.call_log import CallLog, is_same
+from ..repeats.call_log import CallLog, LoggedRun
 from ..repeats.graph_segment import CannotRepeat
 from ..repeats.layer_chains import LayerChain, find_chains, hide_skipped_tensors, list_skipped_tensors, skip_layers
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers, tell_of_objects
 from ..trace.deferred_code import defer_code
 from ..trace.known_conditions import draw_what_matters
-from ..trace.python_state import read_attributes, read_generators
+from ..trace.python_state import list_held_tensors, read_attributes, read_generators
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
@@ -104,21 +104,25 @@ def capture(
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
     values = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
     groups = [LayerGroup(group) for group in find_layer_groups(model, names) if reuse]
-    copies = _StepCopies(whole, mode, names, values, groups, autocast)
-    log = CallLog()
+    batch = _name_batch(example)
+    copies, log = _StepCopies(whole, mode, names, values, groups, autocast, batch), CallLog()
     probe = copies.make(log)
     with _name_failures(probe, names, leaf_modules):
         refuse_hooks(model, names, training=loss is not None)
-        with run_as_traced(probe, autocast), mode, log:
-            _try_step(probe, example)
+        with run_as_traced(probe, autocast), mode:
+            with log:
+                _try_step(probe, example)
+            done = log.run
+            found = find_chains(done, probe)
+            is_steady = any(chain.call.ran for chain in found) and not trust and _is_steady(probe, log, example)
         if loss is None and readers:
             with run_as_traced(probe, autocast), mode:
-                layout = _choose_results(probe, log.output, readers, fake_targets)
-        chains: Sequence[LayerChain] = _find_chains(copies, probe, log, example, readers, fake_targets)
+                layout = _choose_results(probe, done.output, readers, fake_targets)
+        chains = _keep_chains(copies, found, probe.wanted, done, example, readers, fake_targets)
         chains, draft, constants = _trace(copies, chains, probe.wanted, example, tell if unrolled else None)
         if loss is not None:
             tell_of_objects(groups, {layer for chain in chains for layer in chain.skipped}, tell)
-        if not trust and not (any(chain.call.ran for chain in chains) and _is_steady(copies, probe, log, example)):
+        if not trust and not is_steady:
             _compare_steps(copies, probe.wanted, example, tell)
         graph = _build_graph(draft, freeze)
     return msgspec.structs.replace(graph, output=layout), constants
@@ -128,7 +132,7 @@ def capture(
 class _StepCopies:
     """Makes copies of a step without data: what a run leaves in its modules is made of that run's fake tensors.
 
-    leaf_modules: the names of those. values: of the batch, by the ids of its fake tensors.
+    leaf_modules: the names of those. values: of the batch, by the ids of its fake tensors. batch: these by name.
     """
 
     step: StepModule
@@ -137,6 +141,7 @@ class _StepCopies:
     values: Mapping[int, Tensor]
     groups: Sequence[LayerGroup]
     autocast: str
+    batch: dict[str, Tensor]
     trials: LeafTrials = field(default_factory=LeafTrials)
 
     def make(self, log: CallLog | None = None, chains: Sequence[LayerChain] = ()) -> StepModule:
@@ -146,50 +151,55 @@ class _StepCopies:
         wrap_leaf_modules(step, self.step, self.leaf_modules, self.trials, self.values)
         step.before_run = RepeatedLayers(step.model, self.groups, log).begin_run
         if log is not None:
-            log.name_states(list_state(step))
+            log.name_held(list_state(step) | list_held_tensors(step) | self.batch)
             step.on_output = log.note_output
         for chain in chains:
             skip_layers(step.model, chain)
         return step
 
 
-def _find_chains(
+def _keep_chains(
     copies: _StepCopies,
-    probe: StepModule,
-    log: CallLog,
+    chains: Sequence[LayerChain],
+    wanted: tuple[int, ...],
+    done: LoggedRun,
     example: tuple[Any, ...],
     readers: Sequence[Callable[..., Any]],
     targets: Sequence[Tensor],
 ) -> Sequence[LayerChain]:
-    """Return the chains of layers without whose middle the step does the same. log: of a run of `probe`."""
-    chains, shorter = find_chains(log, probe), CallLog()
+    """Return the chains, if the step does the same without their middle. done: what it did with it."""
     if not chains:
         return ()
-    step = copies.make(shorter, chains)
+    log, examples = CallLog(), {layer: example for chain in chains for layer, example in chain.examples.items()}
+    step = copies.make(log, chains)
     try:
         with run_as_traced(step, copies.autocast), copies.mode:
-            with shorter:
+            with log:
                 step(*example)
             if step.criterion is None and readers:  # an output may hold what each layer has left in an object
-                step.wanted = find_read_tensors(shorter.output, readers, targets)
+                step.wanted = find_read_tensors(log.run.output, readers, targets)
+        is_like = step.wanted == wanted and done.is_like(log.run, examples, wanted)
     except Exception:  # whatever the model's code raises where a layer does nothing
         return ()
-    examples = {layer: example for chain in chains for layer, example in chain.examples.items()}
-    is_like = step.wanted == probe.wanted and log.is_like(shorter, examples, probe.wanted)
     return chains if is_like else ()
 
 
-def _is_steady(copies: _StepCopies, probe: StepModule, log: CallLog, example: tuple[Any, ...]) -> bool:
-    """Whether a second step does the same as the first, which was logged, and leaves all attributes as they were."""
-    entries, results, log.compares = log.entries, log.results, True
-    before = read_attributes(probe.model), read_generators()
+def _is_steady(step: StepModule, log: CallLog, example: tuple[Any, ...]) -> bool:
+    """Whether a second step does what the first did, which was logged, and leaves attributes and generators alone."""
+    first, log.compares = log.run, True
+    before = read_attributes(step.model), read_generators()
     try:
-        with run_as_traced(probe, copies.autocast), copies.mode, log:
-            probe(*example)
+        with log:
+            step(*example)
+        is_same = first.is_same(log.run)
     except Exception:  # of the model in its second step: the comparison of steps says so
         return False
-    is_same_step = is_same(entries, log.entries) and results == log.results
-    return is_same_step and before == (read_attributes(probe.model), read_generators())
+    return is_same and before == (read_attributes(step.model), read_generators())
+
+
+def _name_batch(example: tuple[Sequence[Tensor], Sequence[Tensor]]) -> dict[str, Tensor]:
+    parts = zip(("input", "target"), example, strict=True)
+    return {f"{name}.{i}": tensor for name, part in parts for i, tensor in enumerate(part)}
 
 
 def _trace(
@@ -319,11 +329,10 @@ def _compare_steps(
     for group in copies.groups:
         group.settle()
     step = copies.make()
-    step.wanted, model, (inputs, targets) = wanted, step.model, example
-    batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
+    step.wanted, model = wanted, step.model
     try:
         with run_as_traced(step, copies.autocast), copies.mode:
-            found = repeat_step(lambda: step(*example), model, list_state(step) | dict(batch))
+            found = repeat_step(lambda: step(*example), model, list_state(step) | copies.batch)
     except Exception as error:  # of torch, which does not follow all operators, or of the model in a later step
         tell(f"it is not known whether every step computes the same{describe_location(error)}: {first_line(error)}")
         return

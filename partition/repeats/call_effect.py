@@ -3,11 +3,10 @@
 It may change the object, and find there what other calls have left, so what it does is only known once it has run. Two
 such calls are alike if they ran the same operators, on what they were given, on what they had made of it, or on the
 very same tensors; if their layers differ in nothing but in their numbers; and if all that they read stayed as it was.
-What code runs is seen of the first alone.
+What code runs is seen of the first few alone.
 """
 
 from collections.abc import Hashable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,14 +46,15 @@ class CallContext:
 
 @dataclass(frozen=True)
 class CallEffect:
-    """What a call did. touched: paths within the layer and names of the attributes that it read.
+    """What a call did. touched: paths within the layer and names of the attributes that it read,
+    in the order in which it did so first.
 
     structure, results: of its output. entries: of its operators. like: the same object for calls that are alike.
     count: of those so far.
     """
 
     context: CallContext
-    touched: AbstractSet[tuple[str, str]]
+    touched: Sequence[tuple[str, str]]
     structure: Any
     results: Sequence[ResultSpec]
     entries: Sequence[Any]
@@ -93,5 +93,8 @@ def list_given(form: CallSignature) -> Sequence[Tensor]:
 
 
 def _counts_up(one: Hashable, two: Hashable) -> bool:
-    """Whether two frozen values are numbers, the second by one larger."""
-    return one == (int, one[1]) and two == (int, one[1] + 1) if isinstance(one, tuple) and one[:1] == (int,) else False
+    """Whether two frozen values are whole numbers, no truth values, and the second is larger by one."""
+    match one, two:
+        case (kind, int(first)), (other, int(second)):
+            return kind is int and other is int and second == first + 1
+    return False

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import SymBool, SymFloat, SymInt, Tensor
+from torch import SymBool, SymFloat, SymInt, Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -20,7 +21,10 @@ from torch.utils._pytree import tree_leaves
 from ..ir.output_layout import list_tensors
 from ..trace.value_numbers import PLAIN, find_memory, list_written
 
-STATE, GIVEN, OWN, RESULT, UNMADE = "state", "given", "own", "result", "unmade"
+# Makers that are no layers: of what the step holds or gets, of the operands of a call, of what the call itself makes,
+# of what the run before has made, of what nobody knows.
+HELD, GIVEN, OWN, LEFT, UNMADE = "(held)", "(given)", "(own)", "(left)", "(unmade)"
+RESULT = "result"  # the place of what a call gives
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SYMBOLIC = (SymInt, SymFloat, SymBool)
 
@@ -58,8 +62,9 @@ class LikeCall(LoggedCall):
 class Origin:
     """Where a tensor, or a number that is computed of data, comes from.
 
-    maker: the layer that made it, "" for the model outside of layers; or one of the constants above. place: the number
-    of the operator and of the result, the name of a parameter or buffer, or the position of an operand.
+    maker: the layer that made it, "" for the model outside of layers; or one of those above. place: the numbers of the
+    operator and of the result, the name of what is held, or the position of an operand. What nobody knows equals
+    itself alone, but for tensors with values, which are compared by these.
     """
 
     maker: str
@@ -68,7 +73,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class _LoggedTensor:
-    """A tensor in a log. shape: a size that depends on data as text. values: a digest, where it has any."""
+    """A tensor in a log. shape: a size that depends on data as text. values: a digest, where it has any.
+
+    Strides, and whether it has a gradient, follow from how it was made.
+    """
 
     shape: tuple[int | str, ...]
     dtype: torch.dtype
@@ -99,9 +107,9 @@ class Scope:
     overwrites: whether an operator has written into what was there before, but for buffers of the layer.
     """
 
-    def __init__(self, layer: str) -> None:
+    def __init__(self, layer: str, entries: list[Any] | None = None) -> None:
         self.layer = layer
-        self.entries: list[Any] = []
+        self.entries: list[Any] = [] if entries is None else entries
         self.overwrites = False
         self.operators = 0
         self.positions: dict[int, int] = {}  # of what the call gets, by id
@@ -113,11 +121,35 @@ class Scope:
         self.foreign = set(map(find_memory, operands)) - set(map(find_memory, buffers))
 
 
-class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes calls and operators while it is active.
+class LoggedRun:
+    """What a run did. entries: of an operator, what it got; or a `LoggedCall`. reads: of what other layers own.
 
-    output: of the step. results: the tensors in it, described. reads: of what others own. compares: whether it is a
-    second run, which is to find no likeness any more.
+    output: of the step. results: the tensors in it, described; they count as read where they are wanted alone.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self.reads: set[ForeignRead] = set()
+        self.output: Any = None
+        self.results: Sequence[_LoggedTensor] = ()
+
+    def is_like(self, other: "LoggedRun", examples: Mapping[str, str], wanted: Iterable[int]) -> bool:
+        """Whether another run did the same without some layers. examples: by the layers that it skipped.
+
+        wanted: the numbers of the results that are.
+        """
+        kept = [_replace(entry, examples) for entry in self.entries if find_layer(entry) not in examples]
+        return _is_same(kept, other.entries) and all(self.results[i] == other.results[i] for i in wanted)
+
+    def is_same(self, other: "LoggedRun") -> bool:
+        """Whether another run did the same."""
+        return _is_same(self.entries, other.entries) and self.results == other.results
+
+
+class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes calls and operators while it is active. held: the tensors that the step holds or gets, by name.
+
+    run: the last one. compares: whether it is a second run, in which no likeness is to be found.
     """
 
     supports_higher_order_operators = True
@@ -125,30 +157,27 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.compares = False
-        self._names: dict[int, str] = {}
-        self._states: list[Tensor] = []  # so that no id is given twice
+        self._names: dict[int, str] = {}  # of what is held, by id
+        self._held: Sequence[Tensor] = ()  # as all that is kept, so that no id is given twice
+        self._origins: dict[int, Origin] = {}  # of other tensors, by id
+        self._symbols: dict[str, Origin] = {}
+        self._kept: list[Tensor] = []
+        self._left: set[int] = set()
+        self._kept_left: Sequence[Tensor] = ()
         self.begin_run()
 
     def begin_run(self) -> None:
-        """Forget the run before."""
-        self._scopes = [Scope("")]
-        self.output: Any = None
-        self.results: Sequence[_LoggedTensor] = ()
-        self.reads: set[ForeignRead] = set()
-        self._origins: dict[int, Origin] = {}  # of tensors, by id
-        self._symbols: dict[str, Origin] = {}
-        self._kept: list[Tensor] = []  # so that no id is given twice
-        self._unmade = 0
+        """Begin anew. What operators have made before is left over."""
+        self.run = LoggedRun()
+        self._scopes = [Scope("", self.run.entries)]
+        self._left, self._kept_left = set(self._origins), self._kept
+        self._origins, self._kept = {}, []
+        self._symbols = {name: Origin(LEFT, name) for name in self._symbols}
 
-    def name_states(self, states: Mapping[str, Tensor]) -> None:
-        """Take note of the parameters and buffers of a step."""
-        self._names = {id(tensor): name for name, tensor in states.items()}
-        self._states = list(states.values())
-
-    @property
-    def entries(self) -> list[Any]:
-        """What was noted: of an operator, what it got; or a `LoggedCall`."""
-        return self._scopes[0].entries
+    def name_held(self, held: Mapping[str, Tensor]) -> None:
+        """Take note of the tensors that a step holds or gets."""
+        self._names = {id(tensor): name for name, tensor in held.items()}
+        self._held = list(held.values())
 
     @contextlib.contextmanager
     def enter(self, scope: Scope) -> Iterator[None]:
@@ -159,34 +188,31 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._scopes.pop()
 
-    def is_like(self, other: "CallLog", examples: Mapping[str, str], results: Iterable[int]) -> bool:
-        """Whether another run did the same without some layers. examples: by the layers that it skipped.
+    def describe(self, value: Any, reader: str | None = None, around: tuple[int, ...] = ()) -> Any:
+        """Return nested arguments as plain data. reader: the layer that gets them. around: ids of what holds them.
 
-        results: the numbers of those that are wanted.
+        Of what is not plain the class is all that there is: operators take nothing else that could be captured.
         """
-        kept = [_replace(entry, examples) for entry in self.entries if find_layer(entry) not in examples]
-        return is_same(kept, other.entries) and all(self.results[i] == other.results[i] for i in results)
-
-    def describe(self, value: Any, reader: str | None = None) -> Any:
-        """Return nested arguments as plain data. reader: the layer that gets them."""
         kind = type(value)
         if isinstance(value, Tensor):
             return self._describe_tensor(value, reader)
         if kind in (bool, int, float, complex):
             return kind, repr(value)  # 0.0 and -0.0 are equal
-        if isinstance(value, tuple | list):
-            return kind, tuple([self.describe(one, reader) for one in value])
-        if isinstance(value, dict):
-            return kind, tuple([(key, self.describe(one, reader)) for key, one in value.items()])
+        if isinstance(value, tuple | list | dict) and id(value) not in around:
+            around = (*around, id(value))
+            if not isinstance(value, dict):
+                return kind, tuple([self.describe(one, reader, around) for one in value])
+            keys = [key if isinstance(key, PLAIN) else type(key).__name__ for key in value]
+            return kind, tuple(keys), tuple([self.describe(one, reader, around) for one in value.values()])
         if isinstance(value, _SYMBOLIC):
             return kind, self._describe_symbolic(value, reader)
         return value if isinstance(value, PLAIN) else kind.__name__
 
     def note_output(self, output: Any) -> None:
         """Take note of what a step gives, of which nobody may read most."""
-        reads, self.output = set(self.reads), output
-        self.results = [self._describe_tensor(tensor, None) for tensor in list_tensors(output)]
-        self.reads = reads
+        reads, self.run.output = set(self.run.reads), output
+        self.run.results = [self._describe_tensor(tensor, None) for tensor in list_tensors(output)]
+        self.run.reads = reads
 
     def note_call(self, call: LoggedCall, output: Any) -> None:
         """Take note of a call, whether it ran or was repeated, and that its layer has made what it gives."""
@@ -204,7 +230,9 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _find_origin(self, tensor: Tensor) -> Origin | None:
         name = self._names.get(id(tensor))
-        return self._origins.get(id(tensor)) if name is None else Origin(STATE, name)
+        if name is not None:
+            return Origin(HELD, name)
+        return Origin(LEFT, object()) if id(tensor) in self._left else self._origins.get(id(tensor))
 
     def _describe_tensor(self, tensor: Tensor, reader: str | None) -> _LoggedTensor:
         scope = self._scopes[-1]
@@ -214,8 +242,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _LoggedTensor(shape, tensor.dtype, Origin(GIVEN, position), digest_values(tensor))
         values, origin = digest_values(tensor), self._find_origin(tensor)
         if origin is None:
-            self._unmade += not values
-            origin = self._note(tensor, Origin(UNMADE, 0 if values else self._unmade))
+            origin = self._note(tensor, Origin(UNMADE, None if values else object()))
         origin = self._look_at(origin, reader)
         if origin.maker != OWN:
             scope.foreign.add(find_memory(tensor))
@@ -226,9 +253,9 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scope = self._scopes[-1]
         if origin.maker == scope.layer != "":
             return Origin(OWN, origin.place)
-        owner = str(origin.place) if origin.maker == STATE else origin.maker
-        if owner not in ("", UNMADE):
-            self.reads.add(ForeignRead(scope.layer if reader is None else reader, owner, reader is not None))
+        owner = str(origin.place) if origin.maker == HELD else origin.maker
+        if owner not in ("", UNMADE, LEFT):
+            self.run.reads.add(ForeignRead(scope.layer if reader is None else reader, owner, reader is not None))
         return origin
 
     def _describe_symbolic(self, value: Any, reader: str | None) -> str:
@@ -239,8 +266,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for symbol in sorted(map(str, expression.free_symbols)):
             origin = self._symbols.get(symbol)
             if origin is None:
-                self._unmade += 1
-                origin = self._symbols[symbol] = Origin(UNMADE, self._unmade)
+                origin = self._symbols[symbol] = Origin(UNMADE, object())
             names[symbol] = repr(self._look_at(origin, reader))
         return _NAME.sub(lambda name: names.get(name[0], name[0]), str(expression))
 
@@ -274,7 +300,9 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def digest_values(tensor: Tensor) -> str:
     """Return a digest of the values of a tensor, "" where it has none."""
     real = tensor.constant if isinstance(tensor, FakeTensor) else tensor
-    if real is None or real.is_meta or real.layout is not torch.strided or real.is_quantized:
+    if real is None or type(real) not in (Tensor, nn.Parameter) or is_functorch_wrapped_tensor(real):
+        return ""
+    if real.is_meta or real.layout is not torch.strided or real.is_quantized:
         return ""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         content = (
@@ -288,14 +316,11 @@ def find_layer(entry: Any) -> str | None:
     return entry.layer if isinstance(entry, LoggedCall) else None
 
 
-def is_same(entries: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two runs did the same."""
-    if len(entries) != len(others):
-        return False
-    return all(map(_is_same, entries, others))
+def _is_same(entries: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(entries) == len(others) and all(map(_is_same_entry, entries, others))
 
 
-def _is_same(one: Any, two: Any) -> bool:
+def _is_same_entry(one: Any, two: Any) -> bool:
     if not isinstance(one, LoggedCall) or not isinstance(two, LoggedCall):
         return bool(one == two)
     is_like = (one.layer, one.described, one.line) == (two.layer, two.described, two.line)

@@ -132,19 +132,26 @@ class _Leaves:
 
 def _describe_arguments(arguments: Any, operands: dict[int, Tensor], *, objects: bool = False) -> _Leaves:
     """Describe nested arguments, and add the tensors among them to `operands`. objects: see `sign_form`."""
-    freezer = Freezer({})
+    freezer, around = Freezer({}), set[int]()
 
     def describe(value: Any) -> tuple[Any, Any]:
+        if type(value) not in (tuple, list, dict):
+            return describe_leaf(value)
+        if id(value) in around:
+            raise CannotFreeze("it holds itself")
+        around.add(id(value))
+        held = value if type(value) is not dict else [one for pair in value.items() for one in pair]
+        described = [describe(one) for one in held]
+        around.remove(id(value))
+        return (tuple, [(str, "dict"), *described]) if type(value) is dict else (type(value), described)
+
+    def describe_leaf(value: Any) -> tuple[Any, Any]:
         if isinstance(value, Tensor):
             # A tensor with values could be looked into.
             if not isinstance(value, FakeTensor) or value.constant is not None:
                 raise CannotFreeze("a tensor with values")
             operands.setdefault(id(value), value)
             return Tensor, id(value)
-        if type(value) in (tuple, list):
-            return type(value), [describe(one) for one in value]
-        if type(value) is dict:
-            return tuple, [(str, "dict"), *(describe(one) for pair in value.items() for one in pair)]
         if isinstance(value, nn.Module) or callable(value):
             raise CannotFreeze("code in an argument")
         if getattr(value, "__dict__", None) is not None:

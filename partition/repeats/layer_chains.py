@@ -1,6 +1,6 @@
 """Chains of like layers: each gets what the one before gives, with no operator in between.
 
-The middle of a long chain need not be traced: see `grown_draft`. A `CallLog` of a run without data shows the chains,
+The middle of a long chain need not be traced: see `grown_draft`. A `LoggedRun` of a run without data shows the chains,
 and `skip_layers` has a copy of the model pass over their middle, whose modules and tensors stay where they are. Whether
 the rest of the model does the same then, and reads nothing of the middle, the logs of both runs tell.
 """
@@ -18,7 +18,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from ..operators.leaf_module import TRACED_CALL
 from ..operators.step_module import StepModule
-from .call_log import CallLog, ForeignRead, LikeCall, find_layer
+from ..trace.value_numbers import find_memory
+from .call_log import ForeignRead, LikeCall, LoggedRun, find_layer
 from .call_output import rebuild_output, returns_operand
 from .call_signature import list_argument_tensors
 from .graph_segment import CannotRepeat
@@ -47,19 +48,19 @@ class LayerChain:
         return dict.fromkeys(self.skipped, self.example)
 
 
-def find_chains(log: CallLog, step: StepModule) -> list[LayerChain]:
-    """Return the chains of a step's model whose middle may be left out. log: of a run of the step."""
+def find_chains(done: LoggedRun, step: StepModule) -> list[LayerChain]:
+    """Return the chains of a step's model whose middle may be left out. done: what a run of the step did."""
     runs: list[list[LikeCall]] = [[]]
-    for before, entry in pairwise([None, *log.entries]):
+    for before, entry in pairwise([None, *done.entries]):
         if not isinstance(entry, LikeCall):
             continue
         if not isinstance(before, LikeCall) or _find_passed(before, entry) is None:
             runs.append([])
         runs[-1].append(entry)
     chains = [chain for run in runs for chain in _list_chains(run)]
-    counts = Counter(layer for layer in (find_layer(entry) for entry in log.entries) if layer is not None)
-    held = Counter(map(id, _list_tensors(step)))
-    return [chain for chain in chains if _is_apart(chain, step.model, counts, held) and not _is_read(chain, log.reads)]
+    counts = Counter(layer for layer in (find_layer(entry) for entry in done.entries) if layer is not None)
+    held = Counter(map(find_memory, _list_tensors(step)))
+    return [chain for chain in chains if _is_apart(chain, step.model, counts, held) and not _is_read(chain, done.reads)]
 
 
 def _find_passed(before: LikeCall, call: LikeCall) -> int | None:
@@ -84,18 +85,17 @@ def _list_chains(run: Sequence[LikeCall]) -> Iterator[LayerChain]:
     position = passed.pop()
     if not passed and position is not None:
         before, example, *skipped, after = [call.layer for call in run]
-        of_skipped = run[2]
-        yield LayerChain(before, example, tuple(skipped), after, of_skipped, position)
+        yield LayerChain(before, example, tuple(skipped), after, run[2], position)
 
 
 def _is_apart(chain: LayerChain, model: nn.Module, counts: Mapping[str, int], held: Mapping[int, int]) -> bool:
     """Whether each layer is called once, and holds no tensor that another module holds, whose name it would have.
 
-    counts: of calls. held: how often each tensor is held, by id.
+    counts: of calls. held: how often the memory of each tensor is held.
     """
     called = (chain.before, chain.example, *chain.skipped, chain.after)
     own = [tensor for layer in called for tensor in _list_tensors(model.get_submodule(layer))]
-    return all(counts[layer] == 1 for layer in called) and all(held[id(tensor)] == 1 for tensor in own)
+    return all(counts[layer] == 1 for layer in called) and all(held[find_memory(tensor)] == 1 for tensor in own)
 
 
 def _is_read(chain: LayerChain, reads: Iterable[ForeignRead]) -> bool:

@@ -199,7 +199,7 @@ class _LayerCall:
                 structure, results, specs = _describe_output(output, context.form.operands)
         except (CannotFreeze, CannotRepeat):
             return None, output
-        touched = frozenset((paths[number], name) for number, name in watched.reads if number in paths)
+        touched = [(paths[number], name) for number, name in watched.reads if number in paths]
         effect = CallEffect(context, touched, structure, specs, scope.entries).follow(last)
         self._effects[self._number], form = effect, context.form
         return (scope.entries, effect.like, list_given(form), structure, results, form.states, True), output

@@ -58,6 +58,18 @@ def list_tensors(model: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Cha
     ]
 
 
+def list_held_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors, besides parameters and buffers, that modules hold, by name."""
+    return {
+        f"{name}.{key}.{number}": leaf
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if key not in _OF_TORCH
+        for number, leaf in enumerate(tree_leaves(value))
+        if isinstance(leaf, Tensor)
+    }
+
+
 def list_changes(before: Attributes, after: Attributes) -> list[Change]:
     """Return the attributes that are there before and after, with different values."""
     return [

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
@@ -137,8 +138,9 @@ def find_value_numbers() -> ValueNumbers | None:
 
 
 def find_memory(tensor: Tensor) -> int:
-    """Return what is the same for tensors that share memory."""
-    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
+    """Return what is the same for tensors that share memory, as far as that can be known."""
+    has_memory = tensor.layout is torch.strided and not is_functorch_wrapped_tensor(tensor)
+    return int(tensor.untyped_storage()._cdata) if has_memory else id(tensor)
 
 
 def _describe(leaf: Any) -> Any:

@@ -209,10 +209,10 @@ def add_signed_zero(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
 
 
 class TwoWays(Handed):
-    """Has two modules that do the same, of which it uses one."""
+    """Has two modules that do the same."""
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index, use_one_of_two)
+    def __init__(self, index: int, use: Callable[[Handed, Tensor, Shared], Tensor]) -> None:
+        super().__init__(index, use)
         self.ways = nn.ModuleList([nn.ReLU(), nn.ReLU()])
 
 
@@ -220,9 +220,14 @@ def use_one_of_two(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
     return layer.get_submodule(f"ways.{int(layer.index in (0, 5))}")(x)
 
 
-def make_two_ways() -> nn.Module:
+def use_two_in_turn(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    first = int(layer.index in (0, 5))
+    return layer.get_submodule(f"ways.{1 - first}")(layer.get_submodule(f"ways.{first}")(x) - 1)
+
+
+def make_two_ways(use: Callable[[Handed, Tensor, Shared], Tensor]) -> nn.Module:
     model = Stack()
-    model.layers = nn.ModuleList(TwoWays(i) for i in range(DEPTH))
+    model.layers = nn.ModuleList(TwoWays(i, use) for i in range(DEPTH))
     return model
 
 
@@ -276,7 +281,8 @@ UNLIKE = {
     "called by a count": Counting,
     "numbers made of data": lambda: Stack(scale_by_data),
     "a zero with another sign": lambda: Stack(add_signed_zero),
-    "another module of the same kind": make_two_ways,
+    "another module of the same kind": lambda: make_two_ways(use_one_of_two),
+    "modules in another order": lambda: make_two_ways(use_two_in_turn),
     "one without gradients": lambda: Stack(drop_gradients_of_one),
     "a frozen one": make_frozen_one,
     "a hooked one": make_hooked_one,
@@ -302,6 +308,62 @@ def test_an_output_of_all_slots_is_whole(grown: list[int]) -> None:
     assert graphs[0] == graphs[1]
     assert len(graphs[0].results) == DEPTH
     assert sum(grown) <= DEPTH
+
+
+class TwoInputs(Stack):
+    """Chooses one of its inputs. choose: tells whether it is the first."""
+
+    def __init__(self, choose: Callable[[Shared], bool]) -> None:
+        super().__init__()
+        self.choose = choose
+
+    def forward(self, x: Tensor, other: Tensor) -> Any:
+        y, shared = self.first(x).tanh(), Shared(x)
+        for layer in self.layers:
+            y = layer(y, shared)
+        return y + (x if self.choose(shared) else other)
+
+
+def test_which_input_is_read_is_told(grown: list[int]) -> None:
+    graphs = []
+    for reuse in (True, False):
+        model = TwoInputs(lambda shared: len(shared.slots) < DEPTH)
+        graphs.append(capture(model, loss, (X, X.clone()), (X,), reuse=reuse)[0])
+    assert graphs[0] == graphs[1]
+    assert not grown
+
+
+class Awkward(Stack):
+    """Gives its layers arguments that cannot be described as a tree. make: of the first input."""
+
+    def __init__(self, make: Callable[[Tensor], dict[Any, Any]]) -> None:
+        super().__init__()
+        self.make = make
+
+    def hand_out(self, x: Tensor) -> Any:
+        shared = super().hand_out(x)
+        shared.awkward = self.make(x)
+        return Awkwardly(self.make(x), shared)
+
+
+class Awkwardly(dict[Any, Any]):
+    """A dictionary that passes for what layers get."""
+
+    def __init__(self, held: dict[Any, Any], shared: Shared) -> None:
+        super().__init__(held)
+        self.__dict__.update(vars(shared))
+
+
+def make_endless(x: Tensor) -> dict[Any, Any]:
+    held: dict[Any, Any] = {"x": x}
+    held["itself"] = held
+    return held
+
+
+@pytest.mark.parametrize("make", [make_endless, lambda x: {x: 1}])
+def test_arguments_of_any_kind_are_no_error(make: Callable[[Tensor], dict[Any, Any]]) -> None:
+    graphs = [capture(Awkward(make), loss, (X,), (X,), reuse=reuse)[0] for reuse in (True, False)]
+    assert graphs[0] == graphs[1]
 
 
 def keep_one(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
@@ -379,6 +441,47 @@ def run_another_function(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
     return double_each_second(x) if layer.index == 5 else x
 
 
+class Memory:
+    """Holds a tensor of the step before."""
+
+    last: Tensor | None = None
+
+
+LEFT = {}  # what a step has left outside of the model
+
+
+class Carrying(Stack):
+    """Begins with what the last step has left in an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Memory()
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x if self.memory.last is None else self.memory.last)
+        self.memory.last = y.detach()
+        return y
+
+
+class CarryingOutside(Stack):
+    """Adds what the last step has left."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        y, LEFT["last"] = y + LEFT.get("last", 0.0), y.detach()
+        return y
+
+
+def choose_in_turn(shared: Shared) -> bool:
+    STEPS[0] += 1
+    return STEPS[0] % 2 == 0
+
+
+def test_inputs_that_are_read_in_turn_are_refused() -> None:
+    with pytest.raises(BadInput):
+        capture(TwoInputs(choose_in_turn), loss, (X, X.clone()), (X,))
+
+
 def count_steps(model: Stack, x: Tensor, shared: Shared) -> Tensor:
     model.steps += 1
     return x
@@ -403,6 +506,8 @@ def make_changing_later() -> nn.Module:
         lambda: CountedOutside(change_with_steps),
         lambda: Lasting(find_what_was_left),
         lambda: Stack(run_another_function),
+        Carrying,
+        CarryingOutside,
         make_changing_later,
     ],
 )

@@ -208,17 +208,21 @@ class Exchanging(Layer):
 class ExchangingStack(nn.Module):
     """Hands a dictionary to its layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, endless: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Exchanging() for _ in range(9))
+        self.endless = endless
 
     def forward(self, x: Tensor) -> Tensor:
-        sums = {"total": x.mean()}
+        sums: dict[str, Any] = {"total": x.mean()}
+        if self.endless:
+            sums["itself"] = sums
         for layer in self.layers:
             x = layer(x, sums)
         return x * sums["total"]
 
 
-def test_a_call_that_exchanges_a_tensor_is_not_repeated() -> None:
-    graphs = [capture(ExchangingStack(), loss, (X,), (X,), reuse=reuse)[0] for reuse in (True, False)]
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_call_that_exchanges_a_tensor_is_not_repeated(endless: bool) -> None:
+    graphs = [capture(ExchangingStack(endless=endless), loss, (X,), (X,), reuse=reuse)[0] for reuse in (True, False)]
     assert graphs[0] == graphs[1]
