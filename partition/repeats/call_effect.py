@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from .call_signature import CallSignature, LayerCode, freeze_globals, freeze_reads, list_paths, sign_form
 from .frozen_value import Freezer
@@ -85,11 +85,6 @@ def read_context(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, mod
     freezer = Freezer(list_paths(module))
     form = sign_form(module, args, kwargs, freezer, modes, objects=True)
     return CallContext(form, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer))
-
-
-def list_given(form: CallSignature) -> Sequence[Tensor]:
-    """Return the tensors of the arguments of a call."""
-    return form.operands[form.states :]
 
 
 def _counts_up(one: Hashable, two: Hashable) -> bool:

@@ -104,12 +104,13 @@ class ForeignRead:
 class Scope:
     """What happens within a call of a layer, or outside of all, where `layer` is "".
 
-    overwrites: whether an operator has written into what was there before, but for buffers of the layer.
+    described, line: of the call, see `LoggedCall`. overwrites: whether an operator has written into what was there
+    before, but for buffers of the layer.
     """
 
-    def __init__(self, layer: str, entries: list[Any] | None = None) -> None:
-        self.layer = layer
-        self.entries: list[Any] = [] if entries is None else entries
+    def __init__(self, layer: str, described: Any = None, line: str = "") -> None:
+        self.layer, self.described, self.line = layer, described, line
+        self.entries: list[Any] = []
         self.overwrites = False
         self.operators = 0
         self.positions: dict[int, int] = {}  # of what the call gets, by id
@@ -169,7 +170,8 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin_run(self) -> None:
         """Begin anew. What operators have made before is left over."""
         self.run = LoggedRun()
-        self._scopes = [Scope("", self.run.entries)]
+        self._scopes = [Scope("")]
+        self._scopes[0].entries = self.run.entries
         self._left, self._kept_left = set(self._origins), self._kept
         self._origins, self._kept = {}, []
         self._symbols = {name: Origin(LEFT, name) for name in self._symbols}

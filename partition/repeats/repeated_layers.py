@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from ..operators.leaf_module import TRACED_CALL
 from ..trace.user_frames import find_code_line
 from ..trace.value_numbers import ValueNumbers, find_value_numbers
-from .call_effect import CallContext, CallEffect, list_given, read_context
+from .call_effect import CallContext, CallEffect, read_context
 from .call_log import CallLog, LikeCall, LoggedCall, Scope
 from .call_output import locate_output, rebuild_output
 from .call_signature import (
@@ -139,22 +139,15 @@ class _LayerCall:
             return self._call(args, kwargs)
         if log is None:
             return self._answer(args, kwargs, None)[1]
-        described, line = log.describe((args, kwargs), self._name), find_code_line().line
-        scope = Scope(self._name)
+        scope = Scope(self._name, log.describe((args, kwargs), self._name), find_code_line().line)
         with log.enter(scope):
             run = self._run_again if log.compares else self._run_logged if group.is_hopeless else self._answer
             like, output = run(args, kwargs, scope)
-        if like is None:
-            log.note_call(LoggedCall(self._name, described, line, scope.entries), output)
-        else:
-            log.note_call(LikeCall(self._name, described, line, *like), output)
+        log.note_call(like or LoggedCall(scope.layer, scope.described, scope.line, scope.entries), output)
         return output
 
-    def _answer(self, args: Any, kwargs: Any, scope: Scope | None) -> tuple[Any, Any]:
-        """Return what the call gives; before it, of one that is like another, what a `LikeCall` is to know.
-
-        scope: of what it does, where that is logged.
-        """
+    def _answer(self, args: Any, kwargs: Any, scope: Scope | None) -> tuple[LikeCall | None, Any]:
+        """Return the call, if it is logged and like another, and what it gives. scope: of what it does, if logged."""
         group = self._group
         try:
             signature = self._sign(args, kwargs)
@@ -170,11 +163,13 @@ class _LayerCall:
         if known is None or not known.accepts(signature.operands):
             return None, self._watch(args, kwargs, signature, scope)
         group.hits += 1
-        results, operands, states = _repeat(known, signature), signature.operands, signature.states
-        repeated = known.inside, known, operands[states:], known.output, results, states
-        return repeated, rebuild_output(known.output, operands, results)
+        results = _repeat(known, signature)
+        output = rebuild_output(known.output, signature.operands, results)
+        if scope is None:
+            return None, output
+        return _make_like(scope, known.inside, known, signature, known.output, results), output
 
-    def _run_logged(self, args: Any, kwargs: Any, scope: Scope) -> tuple[Any, Any]:
+    def _run_logged(self, args: Any, kwargs: Any, scope: Scope) -> tuple[LikeCall | None, Any]:
         """Run the layer, and find out whether the one before did the same. Return what `_answer` does."""
         group, modes, last = self._group, describe_modes(), self._effects.pop(self._number, None)
 
@@ -201,10 +196,11 @@ class _LayerCall:
             return None, output
         touched = [(paths[number], name) for number, name in watched.reads if number in paths]
         effect = CallEffect(context, touched, structure, specs, scope.entries).follow(last)
-        self._effects[self._number], form = effect, context.form
-        return (scope.entries, effect.like, list_given(form), structure, results, form.states, True), output
+        self._effects[self._number] = effect
+        call = _make_like(scope, scope.entries, effect.like, context.form, structure, results)
+        return replace(call, ran=True), output
 
-    def _run_again(self, args: Any, kwargs: Any, scope: Scope) -> tuple[Any, Any]:
+    def _run_again(self, args: Any, kwargs: Any, scope: Scope) -> tuple[LikeCall | None, Any]:
         """Run the layer in a run that is compared with an earlier one."""
         states = {id(tensor): tensor for tensor in (*self._module.parameters(), *self._module.buffers())}
         with torch._C.DisableTorchFunction():
@@ -254,6 +250,13 @@ class _LayerCall:
             self._recorded[self._number, signature.decisive] = replace(recorded, inside=inside)
             group.misses += 1
         return output
+
+
+def _make_like(
+    scope: Scope, inside: Sequence[Any], like: object, form: CallSignature, structure: Any, results: Sequence[Tensor]
+) -> LikeCall:
+    given = form.operands[form.states :]
+    return LikeCall(scope.layer, scope.described, scope.line, inside, like, given, structure, results, form.states)
 
 
 def _record(output: Any, signature: CallSignature, segment: GraphSegment | None, seen: SeenTensors | None) -> _Recorded:
