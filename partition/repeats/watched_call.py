@@ -2,7 +2,7 @@
 
 import dis
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -18,7 +18,9 @@ _REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
 class WatchedCall:
-    """Watches this thread while it is active. No garbage may be collected then: that runs code of anyone.
+    """Watches this thread while it is active, also within another one.
+
+    No garbage may be collected then: that runs code of anyone.
 
     reads: modules and names of the attributes that were read, also in vain, by id and name. code: of the model's own
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
@@ -36,18 +38,9 @@ class WatchedCall:
         self._tracer: Any = None
 
     def __enter__(self) -> "WatchedCall":
-        reads = self.reads
-
-        def read(module: nn.Module, name: str) -> Any:
-            reads[id(module), name] = module
-            if name == "__dict__" and is_users_file(sys._getframe(1).f_code.co_filename):
-                self.is_opaque = True
-            return object.__getattribute__(module, name)
-
-        self._write, self._delete = nn.Module.__setattr__, nn.Module.__delattr__
-        nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
-        nn.Module.__setattr__ = self._note(self._write)  # type: ignore[method-assign]
-        nn.Module.__delattr__ = self._note(self._delete)  # type: ignore[method-assign]
+        if not _active:
+            _patch_modules()
+        _active.append(self)
         self._tracer = sys.gettrace()
         if self._follows_code:
             sys.settrace(self._note_code)
@@ -55,18 +48,13 @@ class WatchedCall:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sys.settrace(self._tracer)
-        del nn.Module.__getattribute__
-        nn.Module.__setattr__ = self._write  # type: ignore[method-assign]
-        nn.Module.__delattr__ = self._delete  # type: ignore[method-assign]
-
-    def _note(self, change: Callable[..., None]) -> Callable[..., None]:
-        def note(module: nn.Module, *args: Any) -> None:
-            self.is_opaque = True
-            change(module, *args)
-
-        return note
+        _active.remove(self)
+        if not _active:
+            _restore_modules()
 
     def _note_code(self, frame: FrameType, event: str, argument: object) -> None:
+        if isinstance(getattr(self._tracer, "__self__", None), WatchedCall):
+            self._tracer(frame, event, argument)
         code = frame.f_code
         if id(code) in self._seen:
             return
@@ -79,6 +67,46 @@ class WatchedCall:
             self.code[code] = frame.f_globals
             reaches = not _REACHING.isdisjoint(code.co_names) or {"sys", "modules"} <= {*code.co_names}
             self.is_opaque |= reaches or _binds_outer_names(code)
+
+
+_active: list[WatchedCall] = []  # a layer may call another one that it does not hold
+_unwatched: dict[str, Any] = {}  # the methods of modules that are exchanged meanwhile
+
+
+def _patch_modules() -> None:
+    """Have all watched calls note what attributes of modules are read, and that one is written."""
+
+    _unwatched["write"], _unwatched["delete"] = nn.Module.__setattr__, nn.Module.__delattr__
+
+    def read(module: nn.Module, name: str) -> Any:
+        for call in _active:
+            call.reads[id(module), name] = module
+        if name == "__dict__" and is_users_file(sys._getframe(1).f_code.co_filename):
+            _note_change()
+        return object.__getattribute__(module, name)
+
+    def write(module: nn.Module, name: str, value: Any) -> None:
+        _note_change()
+        _unwatched["write"](module, name, value)
+
+    def delete(module: nn.Module, name: str) -> None:
+        _note_change()
+        _unwatched["delete"](module, name)
+
+    nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
+    nn.Module.__setattr__ = write  # type: ignore[method-assign, assignment]
+    nn.Module.__delattr__ = delete  # type: ignore[method-assign]
+
+
+def _note_change() -> None:
+    for call in _active:
+        call.is_opaque = True
+
+
+def _restore_modules() -> None:
+    del nn.Module.__getattribute__
+    nn.Module.__setattr__ = _unwatched["write"]  # type: ignore[method-assign]
+    nn.Module.__delattr__ = _unwatched["delete"]  # type: ignore[method-assign]
 
 
 def _binds_outer_names(code: CodeType) -> bool:

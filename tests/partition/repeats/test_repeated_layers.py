@@ -196,6 +196,37 @@ def test_layers_that_get_an_object_are_told_of() -> None:
     assert "each gets a Shared" in told[0]
 
 
+class Lending(Layer):
+    """Calls a layer of another kind, which it does not hold as a module."""
+
+    def __init__(self, other: nn.Module) -> None:
+        super().__init__()
+        self.others = [other]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.others[0](x))
+
+
+class LendingStack(nn.Module):
+    """Layers of two kinds, of which those of one call those of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(6))
+        self.layers = nn.ModuleList(Lending(one) for one in self.lent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_layer_may_call_another_that_is_watched_too() -> None:
+    graphs = [capture(LendingStack(), loss, (X,), (X,), reuse=reuse)[0] for reuse in (True, False)]
+    assert graphs[0] == graphs[1]
+    assert "__getattribute__" not in vars(nn.Module)
+
+
 class Exchanging(Layer):
     """Puts another tensor into a dictionary that all layers get."""
 
