@@ -93,8 +93,9 @@ def capture(
     torch.autocast computes model and loss; its casts become operators. unrolled: recurrent nets have their time steps
     as operators. trust: do not check that all steps compute what the first does. reuse: trace like layers once. freeze:
     parameters without a gradient are frozen ones. readers: who reads the output in evaluation, `reader(output,
-    *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes for the user. BadInput
-    where the example does not fit, Untraceable where the model cannot be traced, both naming the source line.
+    *targets)`, without data, and maybe twice; the graph computes what they read, by default the first tensor. tell:
+    gets notes for the user. BadInput where the example does not fit, Untraceable where the model cannot be traced, both
+    naming the source line.
     """
     refuse_scripted_modules(model)
     names = select_leaf_modules(model, leaf_modules).names

@@ -79,8 +79,8 @@ def sign_form(
     module: nn.Module, args: Any, kwargs: Any, freezer: Freezer, modes: Hashable, *, objects: bool = False
 ) -> CallSignature:
     """Return the signature of a call but for what it reads by names. objects: let one in the arguments be itself."""
-    states = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    operands = dict(states)
+    operands = _list_states(module)
+    states = len(operands)
     structure = _describe_arguments((args, kwargs), operands, objects=objects)
     positions = {number: i for i, number in enumerate(operands)}
     decisive = (
@@ -89,7 +89,18 @@ def sign_form(
         _describe_tensors(list(operands.values()), freezer),
         modes,
     )
-    return CallSignature(decisive, tuple(operands.values()), len(states))
+    return CallSignature(decisive, tuple(operands.values()), states)
+
+
+def list_operands(module: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the operands of a call as its signature has them."""
+    operands = _list_states(module)
+    _describe_arguments((args, kwargs), operands, objects=True)
+    return list(operands.values())
+
+
+def _list_states(module: nn.Module) -> dict[int, Tensor]:
+    return {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
 
 
 def list_argument_tensors(args: Any, kwargs: Any) -> list[Tensor]:

@@ -100,12 +100,14 @@ def _is_apart(chain: LayerChain, model: nn.Module, counts: Mapping[str, int], he
 
 def _is_read(chain: LayerChain, reads: Iterable[ForeignRead]) -> bool:
     """Whether anybody reads what a skipped layer has or makes, but the next one what it is passed."""
-    readers = dict(pairwise((*chain.skipped, chain.after)))
-    return any(
-        layer is not None and read.reader != layer and not (read.by_arguments and read.reader == readers[layer])
-        for read in reads
-        for layer in [_find_owner(read.owner, readers)]
-    )
+    following = dict(pairwise((*chain.skipped, chain.after)))
+    for read in reads:
+        layer = _find_owner(read.owner, following)
+        if layer is None or read.reader == layer:
+            continue
+        if not read.by_arguments or read.reader != following[layer]:
+            return True
+    return False
 
 
 def _find_owner(owner: str, layers: Iterable[str]) -> str | None:

@@ -28,7 +28,7 @@ from .call_signature import (
     ChangingArgument,
     LayerCode,
     describe_modes,
-    list_argument_tensors,
+    list_operands,
     list_paths,
     sign_call,
 )
@@ -202,10 +202,9 @@ class _LayerCall:
 
     def _run_again(self, args: Any, kwargs: Any, scope: Scope) -> tuple[LikeCall | None, Any]:
         """Run the layer in a run that is compared with an earlier one."""
-        states = {id(tensor): tensor for tensor in (*self._module.parameters(), *self._module.buffers())}
         with torch._C.DisableTorchFunction():
-            arguments = list_argument_tensors(args, kwargs)
-        scope.give([*states.values(), *(one for one in arguments if id(one) not in states)], self._module.buffers())
+            operands = list_operands(self._module, args, kwargs)
+        scope.give(operands, self._module.buffers())
         return None, self._call(args, kwargs)
 
     def _call(self, args: Any, kwargs: Any) -> Any:

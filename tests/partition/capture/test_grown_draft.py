@@ -1,6 +1,6 @@
 """A model of many like layers, traced without the middle of them, gives the graph of one that is traced whole."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from cutset.partition.capture import export
 from cutset.partition.capture.export import capture
-from cutset.partition.draft.draft import Draft
-from cutset.partition.repeats.layer_chains import LayerChain
 
 DEPTH = 9
 X = torch.zeros(4, WIDTH)
@@ -112,21 +110,6 @@ GROWN = {
     "tables without gradients": lambda: Model(run_with_tables, Masked),
     "two chains": lambda: nn.Sequential(make_plain(), nn.Sequential(*(Normalised() for _ in range(DEPTH)))),
 }
-
-
-@pytest.fixture
-def grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many layers were put in the place of the middle of each chain so far."""
-    counts = list[int]()
-
-    def grow(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
-        result = grow_draft(draft, chain, states)
-        counts.append(len(chain.skipped))
-        return result
-
-    grow_draft = export.grow_draft
-    monkeypatch.setattr(export, "grow_draft", grow)
-    return counts
 
 
 def assert_same_as_whole(make: Callable[[], nn.Module], *, training: bool = True, autocast: str = "") -> None:

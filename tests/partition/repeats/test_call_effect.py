@@ -1,98 +1,15 @@
 """Layers that are handed an object, which they may change: the middle of those that do the same is not traced."""
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from handed_layers import DEPTH, Handed, Shared, Stack, TwoInputs, X, count, loss
 from layer_stacks import WIDTH
 from torch import Tensor, nn
 
-from cutset.errors import BadInput
-from cutset.partition.capture import export
 from cutset.partition.capture.export import capture
-from cutset.partition.draft.draft import Draft
-from cutset.partition.repeats.layer_chains import LayerChain
-
-DEPTH = 9
-X = torch.zeros(4, WIDTH)
-
-
-class Shared:
-    """Is handed to all layers of one run."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.slots = dict[int, Tensor]()
-        self.inputs, self.history, self.weights = list[Tensor](), list[Tensor](), list[Tensor]()
-        self.calls = 0
-        self.total = self.first = self.written = x.mean()
-
-
-class Handed(nn.Module):
-    """A layer that leaves something in what it is handed. use: what else it does with it."""
-
-    def __init__(self, index: int, use: Callable[["Handed", Tensor, Shared], Tensor]) -> None:
-        super().__init__()
-        self.wide, self.back = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-        self.index, self.use = index, use
-
-    def forward(self, x: Tensor, shared: Shared) -> Tensor:
-        shared.inputs.append(x)
-        shared.weights.append(self.wide.weight)
-        wide = self.wide(x)
-        shared.history.append(wide)
-        y = x + self.back(wide.relu())
-        shared.slots[self.index] = y
-        return self.use(self, y, shared)
-
-
-def leave(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    return x
-
-
-class Stack(nn.Module):
-    """Hands an object to its layers. finish: what the model makes of both."""
-
-    def __init__(
-        self,
-        use: Callable[[Handed, Tensor, Shared], Tensor] = leave,
-        finish: Callable[["Stack", Tensor, Shared], Any] = lambda model, x, shared: x,
-    ) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.layers = nn.ModuleList(Handed(i, use) for i in range(DEPTH))
-        self.steps, self.finish = 0, finish
-
-    def hand_out(self, x: Tensor) -> Shared:
-        """Return what all layers get."""
-        return Shared(x)
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.first(x).tanh()
-        shared = self.hand_out(x)
-        for layer in self.layers:
-            x = layer(x, shared)
-        return self.finish(self, x, shared)
-
-
-def loss(output: Any, target: Tensor) -> Tensor:
-    return F.mse_loss(output if isinstance(output, Tensor) else output[0], target)
-
-
-@pytest.fixture
-def grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many layers were put in the place of the middle of each chain so far."""
-    counts, grow_draft = list[int](), export.grow_draft
-
-    def grow(draft: Draft, chain: LayerChain, states: Sequence[str]) -> Draft:
-        result = grow_draft(draft, chain, states)
-        counts.append(len(chain.skipped))
-        return result
-
-    monkeypatch.setattr(export, "grow_draft", grow)
-    return counts
 
 
 def assert_same_as_whole(make: Callable[[], nn.Module], *, training: bool = True) -> None:
@@ -157,11 +74,6 @@ def write_into_view(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
 
 def use_slot_before(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
     return x + shared.slots.get(layer.index - 1, x)
-
-
-def count(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    shared.calls += 1
-    return x
 
 
 def use_count(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
@@ -301,27 +213,16 @@ def test_others_are_traced_one_by_one(name: str, grown: list[int]) -> None:
 
 
 def test_an_output_of_all_slots_is_whole(grown: list[int]) -> None:
-    assert_same_as_whole(lambda: Stack(finish=lambda model, x, shared: (x, *shared.slots.values())), training=False)
     readers = [lambda output, target: sum(output)]
     model = Stack(finish=lambda model, x, shared: (*shared.slots.values(), x))
     graphs = [capture(model, None, (X,), (X,), readers=readers, reuse=reuse)[0] for reuse in (True, False)]
     assert graphs[0] == graphs[1]
     assert len(graphs[0].results) == DEPTH
-    assert sum(grown) <= DEPTH
+    assert not grown
 
 
-class TwoInputs(Stack):
-    """Chooses one of its inputs. choose: tells whether it is the first."""
-
-    def __init__(self, choose: Callable[[Shared], bool]) -> None:
-        super().__init__()
-        self.choose = choose
-
-    def forward(self, x: Tensor, other: Tensor) -> Any:
-        y, shared = self.first(x).tanh(), Shared(x)
-        for layer in self.layers:
-            y = layer(y, shared)
-        return y + (x if self.choose(shared) else other)
+def test_of_an_output_of_all_slots_one_that_is_whole_may_be_read() -> None:
+    assert_same_as_whole(lambda: Stack(finish=lambda model, x, shared: (x, *shared.slots.values())), training=False)
 
 
 def test_which_input_is_read_is_told(grown: list[int]) -> None:
@@ -388,129 +289,3 @@ def test_what_a_step_gives_is_of_the_layer_that_made_it(finish: Callable[[Stack,
         losses.append(capture(model, lambda output, target: output[0], (X,), (X,), reuse=reuse)[0])
     assert evaluated[0] == evaluated[1]
     assert losses[0] == losses[1]
-
-
-def count_in_layer(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    layer.calls = getattr(layer, "calls", 0) + 1
-    return x * 2 if layer.calls > 2 and layer.index == 5 else x
-
-
-def draw(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    return x * 2 if random.random() > 0.99 else x
-
-
-STEPS = [0]
-
-
-class CountedOutside(Stack):
-    """Tells its layers the number of the step, which is counted outside of the model."""
-
-    def hand_out(self, x: Tensor) -> Shared:
-        shared = super().hand_out(x)
-        STEPS[0] += 1
-        shared.calls = STEPS[0]
-        return shared
-
-
-def change_with_steps(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    return x * 2 if layer.index == 5 and shared.calls % 2 else x
-
-
-class Lasting(Stack):
-    """Hands out the same object in all steps."""
-
-    def hand_out(self, x: Tensor) -> Shared:
-        if not hasattr(self, "lasting"):
-            self.lasting = Shared(x)
-        return self.lasting
-
-
-def find_what_was_left(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    if layer.index != 5:
-        return x
-    shared.calls += 1
-    return x * 2 if shared.calls > 2 else x
-
-
-def double_each_second(x: Tensor) -> Tensor:
-    STEPS[0] += 1
-    return x * 2 if STEPS[0] % 2 else x
-
-
-def run_another_function(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    return double_each_second(x) if layer.index == 5 else x
-
-
-class Memory:
-    """Holds a tensor of the step before."""
-
-    last: Tensor | None = None
-
-
-LEFT = {}  # what a step has left outside of the model
-
-
-class Carrying(Stack):
-    """Begins with what the last step has left in an object."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory = Memory()
-
-    def forward(self, x: Tensor) -> Any:
-        y = super().forward(x if self.memory.last is None else self.memory.last)
-        self.memory.last = y.detach()
-        return y
-
-
-class CarryingOutside(Stack):
-    """Adds what the last step has left."""
-
-    def forward(self, x: Tensor) -> Any:
-        y = super().forward(x)
-        y, LEFT["last"] = y + LEFT.get("last", 0.0), y.detach()
-        return y
-
-
-def choose_in_turn(shared: Shared) -> bool:
-    STEPS[0] += 1
-    return STEPS[0] % 2 == 0
-
-
-def test_inputs_that_are_read_in_turn_are_refused() -> None:
-    with pytest.raises(BadInput):
-        capture(TwoInputs(choose_in_turn), loss, (X, X.clone()), (X,))
-
-
-def count_steps(model: Stack, x: Tensor, shared: Shared) -> Tensor:
-    model.steps += 1
-    return x
-
-
-def change_one_later(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
-    return x * 2 if layer.index == 5 and layer.owner[0].steps > 1 else x
-
-
-def make_changing_later() -> nn.Module:
-    model = Stack(change_one_later, count_steps)
-    for layer in model.layers:
-        layer.owner = [model]
-    return model
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Stack(count_in_layer),
-        lambda: Stack(draw),
-        lambda: CountedOutside(change_with_steps),
-        lambda: Lasting(find_what_was_left),
-        lambda: Stack(run_another_function),
-        Carrying,
-        CarryingOutside,
-        make_changing_later,
-    ],
-)
-def test_layers_that_do_something_else_later_are_refused(make: Callable[[], nn.Module]) -> None:
-    with pytest.raises(BadInput):
-        capture(make(), loss, (X,), (X,))

@@ -1,0 +1,138 @@
+"""Layers that are handed an object and do something else in a later step, be it in the middle alone, are refused."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from handed_layers import Handed, Shared, Stack, TwoInputs, X, loss
+from torch import Tensor, nn
+
+from cutset.errors import BadInput
+from cutset.partition.capture.export import capture
+
+
+def count_in_layer(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    layer.calls = getattr(layer, "calls", 0) + 1
+    return x * 2 if layer.calls > 2 and layer.index == 5 else x
+
+
+def draw(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if random.random() > 0.99 else x
+
+
+STEPS = [0]
+
+
+class CountedOutside(Stack):
+    """Tells its layers the number of the step, which is counted outside of the model."""
+
+    def hand_out(self, x: Tensor) -> Shared:
+        shared = super().hand_out(x)
+        STEPS[0] += 1
+        shared.calls = STEPS[0]
+        return shared
+
+
+def change_with_steps(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if layer.index == 5 and shared.calls % 2 else x
+
+
+class Lasting(Stack):
+    """Hands out the same object in all steps."""
+
+    def hand_out(self, x: Tensor) -> Shared:
+        if not hasattr(self, "lasting"):
+            self.lasting = Shared(x)
+        return self.lasting
+
+
+def find_what_was_left(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    if layer.index != 5:
+        return x
+    shared.calls += 1
+    return x * 2 if shared.calls > 2 else x
+
+
+def double_each_second(x: Tensor) -> Tensor:
+    STEPS[0] += 1
+    return x * 2 if STEPS[0] % 2 else x
+
+
+def run_another_function(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return double_each_second(x) if layer.index == 5 else x
+
+
+class Memory:
+    """Holds a tensor of the step before."""
+
+    last: Tensor | None = None
+
+
+LEFT = {}  # what a step has left outside of the model
+
+
+class Carrying(Stack):
+    """Begins with what the last step has left in an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Memory()
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x if self.memory.last is None else self.memory.last)
+        self.memory.last = y.detach()
+        return y
+
+
+class CarryingOutside(Stack):
+    """Adds what the last step has left."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        y, LEFT["last"] = y + LEFT.get("last", 0.0), y.detach()
+        return y
+
+
+def choose_in_turn(shared: Shared) -> bool:
+    STEPS[0] += 1
+    return STEPS[0] % 2 == 0
+
+
+def test_inputs_that_are_read_in_turn_are_refused() -> None:
+    with pytest.raises(BadInput):
+        capture(TwoInputs(choose_in_turn), loss, (X, X.clone()), (X,))
+
+
+def count_steps(model: Stack, x: Tensor, shared: Shared) -> Tensor:
+    model.steps += 1
+    return x
+
+
+def change_one_later(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if layer.index == 5 and layer.owner[0].steps > 1 else x
+
+
+def make_changing_later() -> nn.Module:
+    model = Stack(change_one_later, count_steps)
+    for layer in model.layers:
+        layer.owner = [model]
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Stack(count_in_layer),
+        lambda: Stack(draw),
+        lambda: CountedOutside(change_with_steps),
+        lambda: Lasting(find_what_was_left),
+        lambda: Stack(run_another_function),
+        Carrying,
+        CarryingOutside,
+        make_changing_later,
+    ],
+)
+def test_layers_that_do_something_else_later_are_refused(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(BadInput):
+        capture(make(), loss, (X,), (X,))
