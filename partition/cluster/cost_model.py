@@ -11,7 +11,9 @@ depend on the lengths of a box alone, so they are cached by lengths.
 
 Where an operator was measured on a machine, its times are those of the model, times the ratio of measured and modelled
 time of the whole operator; the model then says only how they change with the size of a box. An operator is known by its
-signature: what it computes, of tensors of which shapes. A class may have a ratio, too, as runs have shown it.
+signature: what it computes, of tensors of which shapes. A class may have a ratio, too, as runs have shown it. A part of
+an operator may take more than its share, as half of the channels of a convolution do: where halves were measured, too,
+a box is so many times slower as a half of each loop is, as often as that loop was halved.
 """
 
 import math
@@ -40,6 +42,7 @@ from ..operators.sharding.cost_class import (
 from ..operators.sharding.sharding_rule import SUMMARY_SUFFIX
 from .machines import Machine
 
+MAX_HALVINGS = 3.0  # of a loop, that are as costly as the measured one; of smaller parts nothing is known
 PACKING_CALLS = 4  # that pack a tensor or unpack it (operators.routed_rows)
 
 
@@ -61,7 +64,8 @@ class Work:
     """The work of a box of an operator: floating-point operations, and bytes read and written.
 
     gradients: how many operands get a gradient in backward. accumulated_bytes: of the gradients of parameters, which
-    are added to those of earlier micro-batches. signature: of the operator.
+    are added to those of earlier micro-batches. signature: of the operator. halvings: of each loop of which the box has
+    a part, the name of its ratio and how often the loop was halved.
     """
 
     kind: str
@@ -72,6 +76,7 @@ class Work:
     accumulated_bytes: int
     gradients: int
     signature: str = ""
+    halvings: tuple[tuple[str, float], ...] = ()
 
     def seconds(self, machine: Machine) -> tuple[float, float]:
         """Forward and backward seconds on a machine."""
@@ -81,6 +86,10 @@ class Work:
         for name in (self.signature, self.kind):
             ahead, back = machine.ratios.get(name, (1.0, 1.0))
             forward, backward = ahead * forward, back * backward
+        for name, times in self.halvings:
+            if name in machine.ratios:
+                ahead, back = machine.ratios[name]
+                forward, backward = ahead**times * forward, back**times * backward
         return forward, backward
 
     def modelled_seconds(self, machine: Machine) -> tuple[float, float]:
@@ -128,6 +137,14 @@ class CostModel:
     def seconds(self, op: Op, box: Box, machine: Machine) -> tuple[float, float]:
         """Forward and backward seconds of a box of an operator on a machine."""
         return self.work(op, box).seconds(machine)
+
+
+def name_half(signature: str, loop: int) -> str:
+    """Return under which name a ratio is kept: how many times its share half of an operator takes.
+
+    loop: the number of the loop that is halved.
+    """
+    return f"{signature} / half of loop {loop}"
 
 
 def seconds(op: Op, box: Box, machine: Machine, tensors: Mapping[str, TensorInfo]) -> tuple[float, float]:
@@ -185,16 +202,19 @@ class _OperatorCost:
         self.operands = [_OperandFootprint(operand, tensors[operand.tensor]) for operand in op.nest.operands]
         self.kind = COPY if is_cast(op, tensors) else class_of(op)
         self.signature = _sign(op, tensors)
+        self._whole = sizes(op.nest.box)
+        self._half_names = [name_half(self.signature, i) for i in range(len(self._whole))]
         self.wanted = [reach for reach in self.operands if reach.info.gradient] if self.output.gradient else []
 
     def work(self, lengths: tuple[int, ...]) -> Work:
+        halvings = self._halvings(lengths)
         read = sum(reach.bytes(lengths) for reach in self.operands)
         made = self._output_bytes(lengths)
         returned = sum(reach.bytes(lengths) for reach in self.wanted)
         count = len(self.wanted)
         if self.kind == VIEW:  # backward, what was not read has a gradient of zeros
             spanned = sum(reach.spanned_bytes(lengths) for reach in self.wanted if reach.narrows)
-            return Work(self.kind, 0.0, 0, 0.0, spanned, 0, count, self.signature)
+            return Work(self.kind, 0.0, 0, 0.0, spanned, 0, count, self.signature, halvings)
         if self.kind in (EMBEDDING, COPY):  # as many bytes are read as are written, whatever the operand's size
             read = made // self.output.element_bytes * self.operands[0].info.element_bytes if self.operands else made
         flops = self.op.nest.work * math.prod(lengths)
@@ -202,7 +222,16 @@ class _OperatorCost:
         backward_flops = _BACKWARD_FLOPS.get(self.kind, _backward_as_forward)(heavy) * flops
         backward_bytes = made + read + returned if self.wanted else 0
         added = 3 * sum(reach.bytes(lengths) for reach in self.wanted if reach.info.kind == "parameter")
-        return Work(self.kind, flops, read + made, backward_flops, backward_bytes, added, count, self.signature)
+        both = (flops, read + made, backward_flops, backward_bytes)
+        return Work(self.kind, *both, added, count, self.signature, halvings)
+
+    def _halvings(self, lengths: tuple[int, ...]) -> tuple[tuple[str, float], ...]:
+        if lengths == self._whole:
+            return ()
+        parts = zip(self._half_names, self._whole, lengths, strict=True)
+        return tuple(
+            [(name, min(MAX_HALVINGS, math.log2(all_of / size))) for name, all_of, size in parts if 0 < size < all_of]
+        )
 
     def _output_bytes(self, lengths: tuple[int, ...]) -> int:
         if len(self.op.outputs) == 1:

@@ -37,11 +37,11 @@ class Machine:
 
     operator_s, gradient_s: overheads of the classes without a rate, as in `Rate`. segment_s, segment_back_s: overhead
     of a segment, forward and backward. message_s: time that a worker spends on a message, at either end. step_s: other
-    overhead of a step. cold: by which fraction starting operators takes longer in a step that waits for other machines,
-    since other work has had the core meanwhile.
+    overhead of a step. cold: by which fraction starting the operators next to a wait takes longer in a step that waits
+    for other machines, since other work has had the core meanwhile.
 
-    ratios: of operators that were measured, by signature, and of classes: how many times as long forward and backward
-    take as all this says (cost_model.py).
+    ratios: of operators that were measured, by signature, of their halves, and of classes: how many times as long
+    forward and backward take as all this says (cost_model.py).
 
     process_bytes: memory that a worker's process takes before it has a part of a model: Python, torch, what they keep.
     memory_ratio: how many times as much as the memory model says the model in question takes there;

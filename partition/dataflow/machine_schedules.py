@@ -13,6 +13,7 @@ from ..ir.box import volume
 from .dataflow import RUN, Dataflow
 
 FORWARD, BACKWARD = "forward", "backward"
+COLD = 5  # operators that take longer to start after a wait: as many as the probe has between two waits
 
 
 @dataclass
@@ -37,10 +38,16 @@ class TimedSegment:
 
 @dataclass
 class MachineSchedule:
-    """A machine's segments: forward in order, then backward in reverse."""
+    """A machine's segments: forward in order, then backward in reverse.
+
+    one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
+    backward_whole: several add to the gradient of the same state, which they do of one micro-batch after the other.
+    """
 
     segments: list[TimedSegment]
     at: dict[int, int]  # stage -> position of its forward
+    one_at_a_time: bool = False
+    backward_whole: bool = False
 
     def forward(self, stage: int) -> int:
         return self.at[stage]
@@ -79,7 +86,26 @@ def make_schedules(
             copied_s = [_copy_seconds(cluster, machine, send.target, send.bytes) for send in segment.sends]
             segment.seconds += spec.message_s * (segment.waits + len(segment.sends)) + sum(copied_s)
     _add_shared_state(dataflow, cluster, roles, micro_batches)
+    for machine, role in enumerate(roles if micro_batches > 1 else ()):
+        role.one_at_a_time = _overwrites_repeatedly(dataflow, machine)
+        role.backward_whole = _adds_repeatedly(dataflow, machine)
     return roles
+
+
+def _overwrites_repeatedly(dataflow: Dataflow, machine: int) -> bool:
+    stages = {i.op: i.stage for i in dataflow.instructions if i.machine == machine}
+    touching = dataflow.graph.overwritten.values()
+    return any(len({stages[op.name] for op in ops if op.name in stages}) > 1 for ops in touching)
+
+
+def _adds_repeatedly(dataflow: Dataflow, machine: int) -> bool:
+    pieces, readers = dataflow.pieces, defaultdict[int, set[int]](set)
+    for i in dataflow.instructions:
+        for source in (source for read in i.reads for source in read.sources if i.machine == machine):
+            readers[source].add(i.stage)
+    repeated = (pieces[piece] for piece, stages in readers.items() if len(stages) > 1)
+    origins = ((pieces[one.origin] if one.origin >= 0 else one) for one in repeated)
+    return any(one.maker < 0 and dataflow.graph.tensors[one.tensor].gradient for one in origins)
 
 
 def _add_packing(
@@ -155,6 +181,7 @@ def segment_seconds(
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """Forward and backward seconds of each segment, by (machine, stage)."""
     out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    starts = defaultdict[tuple[int, int], list[tuple[float, float]]](list)
     ops, tensors = {op.name: op for op in dataflow.graph.ops}, dataflow.graph.tensors
     waiting = {machine for edge in (*dataflow.edges, *dataflow.shared_edges) for machine in (edge.source, edge.target)}
     for i in dataflow.instructions:
@@ -162,9 +189,7 @@ def segment_seconds(
         if i.kind == RUN:
             work = costs.work(ops[i.op], i.box)
             parts = [work.starts(machine) if i.index in dataflow.passing else work.seconds(machine)]
-            if i.machine in waiting and machine.cold:
-                ahead, back = work.starts(machine)
-                parts.append((machine.cold * ahead, machine.cold * back))
+            starts[i.machine, i.stage].append(work.starts(machine) if i.machine in waiting else (0.0, 0.0))
             parts += [
                 gather_seconds(r.box, len(r.sources), machine, element_bytes=tensors[r.tensor].element_bytes)
                 for r in i.reads
@@ -175,5 +200,17 @@ def segment_seconds(
             parts = [sum_seconds(i.box, len(read.sources), machine, element_bytes=tensors[read.tensor].element_bytes)]
         for forward, backward in parts:
             total[0] += forward
-            total[1] += backward + (forward if (i.machine, i.stage) in dataflow.cut.recomputed else 0.0)
+            total[1] += backward
+    for (number, stage), total in out.items():
+        forward, backward = _cold_seconds(starts[number, stage], cluster.machines[number].cold)
+        total[0] += forward
+        total[1] += backward
+        if (number, stage) in dataflow.cut.recomputed:
+            total[1] += total[0]
     return {key: (forward, backward) for key, (forward, backward) in out.items()}
+
+
+def _cold_seconds(starts: Sequence[tuple[float, float]], cold: float) -> tuple[float, float]:
+    """Return how much longer a segment takes after a wait, forward and backward: later operators find it all warm."""
+    ahead, back = (sum(one[i] for one in part) for i, part in enumerate((starts[:COLD], starts[-COLD:])))
+    return cold * ahead, cold * back

@@ -21,6 +21,8 @@ from ...runtime.channel.message import Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.trace import Trace
 from ...runtime.worker.worker import BACKWARD, FORWARD, Worker
+from .operator_halves import time_halves
+from .operator_timer import choose_clock
 from .timed_worker import (
     StepSetup,
     agree_on_start,
@@ -35,6 +37,7 @@ ENTRY = "cutset.tools.probe.operator_process:time_operators"
 TIMEOUT_S = 120.0  # of those that wait while the first works alone
 BUDGET_S, MIN_STEPS, MAX_STEPS = 4.5, 3, 30  # of all rounds
 UNCOUNTED = -1  # number of the first round, and of steps before one that counts
+AFTER_PEAK = -3  # number of the start that all processes agree on once they have measured their memory
 SETTLING, SETTLING_S = 3, 0.2  # steps before one that counts, and how long they may take
 PEAK_BUDGET_S, PEAK_STEPS = 1.0, 10  # what malloc holds grows for some steps, as what is freed leaves holes
 
@@ -44,12 +47,13 @@ Medians = list[tuple[float, float]]
 class OperatorSetup(StepSetup, frozen=True):
     """What one of the processes does. whole: msgpack of the program whose memory is measured; `program` has a segment
     for each operator. threads: of torch, for all the cores. processes: all of them, by name; number: of this one, of
-    which the first works alone, too."""
+    which the first works alone, too. halves: programs of large operators and of their halves, see `list_halves`."""
 
     whole: bytes = b""
     threads: int = 1
     processes: tuple[str, ...] = ()
     number: int = 0
+    halves: tuple[tuple[bytes, ...], ...] = ()
 
 
 class OperatorTimes(msgspec.Struct, frozen=True):
@@ -57,7 +61,7 @@ class OperatorTimes(msgspec.Struct, frozen=True):
     not measured. peak_bytes: of a process that has the whole model. The rest is by rounds, and empty where it was not
     measured. whole_s: seconds of that process's step; undivided_s: of such a step by one process with all the cores.
     alone_s, crowded_s: seconds of a step of segments by itself and beside others, from the moment at which all begin;
-    computed_alone_s, computed_crowded_s: of these without the waiting for a core."""
+    computed_alone_s, computed_crowded_s: of these without the waiting for a core. halves: what `time_halves` found."""
 
     segments: Medians
     peak_bytes: int
@@ -67,17 +71,20 @@ class OperatorTimes(msgspec.Struct, frozen=True):
     crowded_s: list[float] = []
     computed_alone_s: list[float] = []
     computed_crowded_s: list[float] = []
+    halves: list[Medians] = []
 
 
 def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Return what a process with the whole model takes, and what its steps and their segments take by themselves."""
     config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
-    peak = 0 if config.number else _measure_peak(config, mailbox, batch)
+    peak = _measure_peak(config, mailbox, batch)
+    agree_on_start(mailbox, config.processes, config.number, AFTER_PEAK)
     rounds = _Rounds(config, mailbox, batch, progress)
     for number in range(_agree_on_rounds(rounds, mailbox, config)):
         rounds.make(number)
-    return msgspec.to_builtins(rounds.collect(peak))  # type: ignore[no-any-return]
+    halves = [] if config.number else time_halves(config.halves, progress)
+    return msgspec.to_builtins(msgspec.structs.replace(rounds.collect(peak), halves=halves))  # type: ignore[no-any-return]
 
 
 def _agree_on_rounds(rounds: "_Rounds", mailbox: Mailbox, config: OperatorSetup) -> int:
@@ -101,7 +108,7 @@ class _Rounds:
 
     def __init__(self, config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress) -> None:
         self._config, self._mailbox, self._batch, self._progress = config, mailbox, batch, progress
-        self._clock, self._threads = _choose_clock(), torch.get_num_threads()
+        self._clock, self._threads = choose_clock(), torch.get_num_threads()
         self._whole = None if config.number else make_worker(_with_whole(config), mailbox)
         self._divided = make_worker(config, mailbox)
         self._divided.trace = Trace(range(2 * config.steps), clock=self._clock)
@@ -182,10 +189,6 @@ class _Rounds:
 
 def _with_whole(config: OperatorSetup) -> OperatorSetup:
     return msgspec.structs.replace(config, program=config.whole)
-
-
-def _choose_clock() -> Callable[[], float]:
-    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:

@@ -8,25 +8,21 @@ one thread, it is this thread's time that counts: other work on the machine hard
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
 
 from ...models.task import Data
 from ...models.tasks import locally_connected as local  # noqa: F401 - defines the operator of locally connected layers
-from ...partition.ir.box import sizes
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.zmq_channel import ZmqChannel
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.flat_parameters import FlatParameters
-from ...runtime.worker.prepared_segment import MicroBatch
-from ...runtime.worker.program import Program, Segment, TransferEdge
-from ...runtime.worker.segment_runner import SegmentRunner
+from ...runtime.worker.program import Program
 from ...runtime.worker.worker import Worker
+from .operator_timer import OperatorTimer, choose_clock
 from .timed_worker import agree_on_start, read_memory, restart_peak
 
 PROBE_ENTRY = "cutset.tools.probe.probe_process:run_probe"
@@ -109,16 +105,20 @@ def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
 # Operators ---------------------------------------------------------------------------------------------------------
 
 
-def _make_timers(config: ProbeSetup) -> "list[dict[str, _OperatorTimer]]":
+def _make_timers(config: ProbeSetup) -> list[dict[str, OperatorTimer]]:
     program = msgspec.msgpack.decode(config.gallery, type=Program)
     states = FlatParameters(program)
     for piece in states.pieces.values():
         if piece.is_floating_point():
             piece.data.normal_(std=0.1)
-    return [{name: _OperatorTimer(program, set(ops), states) for name, ops in group.items()} for group in config.groups]
+    steps = [step for segment in program.segments for step in segment.steps]
+    return [
+        {name: OperatorTimer(program, [s for s in steps if s.op in ops], states) for name, ops in group.items()}
+        for group in config.groups
+    ]
 
 
-def _time_groups(groups: "list[dict[str, _OperatorTimer]]", seconds: float) -> Times:
+def _time_groups(groups: list[dict[str, OperatorTimer]], seconds: float) -> Times:
     """Return the seconds of every round, by subject; each group gets its part of `seconds`, and at least one round."""
     times: Times = {name: ([], []) for group in groups for name in group}
     for group in groups:
@@ -135,7 +135,7 @@ def _time_groups(groups: "list[dict[str, _OperatorTimer]]", seconds: float) -> T
     return times
 
 
-def _time_single_thread(groups: "list[dict[str, _OperatorTimer]]", seconds: float) -> Times:
+def _time_single_thread(groups: list[dict[str, OperatorTimer]], seconds: float) -> Times:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -144,53 +144,11 @@ def _time_single_thread(groups: "list[dict[str, _OperatorTimer]]", seconds: floa
         torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True)
-class _Input:
-    piece: int
-    tensor: Tensor
-
-
-class _OperatorTimer:
-    """Times some instructions of a program as a segment of its own: inputs are there, outputs are sent."""
-
-    def __init__(self, program: Program, ops: set[str], states: FlatParameters) -> None:
-        steps = tuple(step for segment in program.segments for step in segment.steps if step.op in ops)
-        outputs = {piece for step in steps for piece in step.makes}
-        state_pieces = {state.piece for state in program.states}
-        sources = {piece for step in steps for operand in step.operands for piece in operand.sources}
-        inputs = sources - outputs - state_pieces
-        out = steps[-1].makes
-        edge = TransferEdge(0, 0, out, tuple(program.pieces[piece].box for piece in out))
-        segment = Segment(0, steps, (), (edge,), ())
-        program = msgspec.structs.replace(program, segments=(segment,), results=())
-        self._runner = SegmentRunner(program, states)
-        self._leaves = [_Input(piece, torch.randn(sizes(program.pieces[piece].box))) for piece in sorted(inputs)]
-        self._gradients = [torch.randn(sizes(program.pieces[piece].box)) for piece in out]
-
-    def run(self) -> tuple[float, float]:
-        """Run once, and return the seconds forward and backward."""
-        micro = MicroBatch(0, {}, {})
-        for leaf in self._leaves:
-            self._runner.enter(micro, leaf.piece, leaf.tensor.detach())
-        clock = _choose_clock()
-        begin = clock()
-        self._runner.forward(micro, 0)
-        half = clock()
-        micro.returned[0] = self._gradients
-        again = clock()
-        self._runner.backward(micro, 0, 1)
-        return half - begin, clock() - again
-
-
-def _choose_clock() -> Callable[[], float]:
-    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-
-
 def _measure_copy() -> float:
     """Return the bytes/s that a copy of 64 MiB reads and writes, the best of five."""
     source = torch.zeros(16 << 20)
     target = torch.zeros(16 << 20)
-    best, clock = float("inf"), _choose_clock()
+    best, clock = float("inf"), choose_clock()
     for _ in range(5):
         begin = clock()
         target.copy_(source)
@@ -201,7 +159,7 @@ def _measure_copy() -> float:
 def _measure_random() -> float:
     """Return the random numbers per second of a mask of a million, the median of five."""
     numbers, generator = torch.empty(1 << 20), torch.Generator().manual_seed(0)
-    times, clock = [], _choose_clock()
+    times, clock = [], choose_clock()
     for _ in range(5):
         begin = clock()
         numbers.bernoulli_(0.9, generator=generator).div_(0.9)
@@ -242,7 +200,7 @@ def _time_chain(
     program = msgspec.msgpack.decode(chain.program, type=Program)
     worker = Worker(program, mailbox, config.peers, tag=f"chain {number} ")
     batch = Data((torch.ones(1, chain.width),) * chain.ways, ())
-    clock = time.monotonic if chain.together else _choose_clock()
+    clock = time.monotonic if chain.together else choose_clock()
     times = []
     peers = config.peers if chain.together else config.peers[:1]
     for step in range(WARM_UP + chain.steps):

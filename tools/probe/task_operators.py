@@ -33,6 +33,7 @@ from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
 from .contention import compute_contention
 from .measure_step import make_setup
+from .operator_halves import OperatorHalves, compute_ratios, list_halves
 from .operator_process import ENTRY, MAX_STEPS, Medians, OperatorSetup, OperatorTimes
 
 NAME = "operators"
@@ -84,15 +85,18 @@ def measure_operators(
         return None
     divided = _divide(flow)
     processes = next((n for n in (processes, min(processes, cores)) if n * memory <= MAX_BYTES), 1)
-    timed = _run(capture, spec, flow, divided, threads, processes, threads * cores)
+    halves = list_halves(graph, machine)
+    timed = _run(capture, spec, flow, divided, halves, threads, processes, threads * cores)
     first, found = timed[0], defaultdict[str, list[Ratio]](list)
     segments = _scale_to_whole(first, machine)
     for signature, ratio in _compare(divided, works, segments, machine):
         found[signature].append(ratio)
-    taken = max(0, first.peak_bytes - machine.process_bytes) / max(1, memory)
+    peak = max(one.peak_bytes for one in timed)  # which differs by a tenth: malloc leaves holes as chance has it
+    taken = max(0, peak - machine.process_bytes) / max(1, memory)
     return TaskRatios(
-        {signature: _average(ratios) for signature, ratios in found.items() if signature not in known},
-        _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if first.peak_bytes else 1.0,
+        {signature: _average(ratios) for signature, ratios in found.items() if signature not in known}
+        | (compute_ratios(halves, first.halves, machine) if first.halves else {}),
+        _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if peak else 1.0,
         _compute_contention(timed, cores) if processes > 1 else None,
         _compute_speedup(first, cores) if first.undivided_s else None,
     )
@@ -144,6 +148,7 @@ def _run(
     spec: TaskSpec,
     flow: Dataflow,
     divided: Dataflow,
+    halves: Sequence[OperatorHalves],
     threads: int,
     processes: int,
     all_threads: int,
@@ -161,6 +166,7 @@ def _run(
                 threads=all_threads,
                 processes=tuple(names),
                 number=number,
+                halves=() if number else tuple(one.programs for one in halves),
             )
             roles.append(Role(name, ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads))
         with Launcher(roles, job=f"operators-{uuid.uuid4().hex[:12]}") as launcher:

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import (
+    MAX_HALVINGS,
     PACKING_CALLS,
     CostModel,
     class_of,
     gather_seconds,
     mask_seconds,
+    name_half,
     pack_seconds,
     seconds,
     sum_seconds,
@@ -90,6 +92,28 @@ def test_what_was_measured_of_an_operator_and_of_its_class_scales_its_seconds():
             assert costs.seconds(op, box, measured) == wanted
     assert costs.work(first, first.nest.box).signature != signature
     assert len({costs.work(op, op.nest.box).signature for op in alike}) == 1
+
+
+def test_a_part_costs_as_many_times_its_share_as_halves_of_its_loops_do():
+    graph = graph_of(nn.Linear(64, 32), 64)
+    op, machine = op_of(graph, "linear"), Machine("m", operator_s=0.0, gradient_s=0.0)
+    costs, whole = CostModel(graph.tensors), op.nest.box
+    signature = costs.work(op, whole).signature
+    sizes = [loop.size for loop in op.nest.loops]
+    features, inputs = sizes.index(32), sizes.index(64)
+    halves = {name_half(signature, inputs): (1.5, 2.0), name_half(signature, features): (1.25, 1.0)}
+    slower = replace(machine, ratios=halves)
+    for parts, expected in (
+        ({}, (1.0, 1.0)),
+        ({inputs: 32}, (1.5, 2.0)),
+        ({inputs: 16}, (1.5**2, 2.0**2)),
+        ({features: 16}, (1.25, 1.0)),
+        ({inputs: 32, features: 8}, (1.5 * 1.25**2, 2.0)),
+        ({inputs: 1}, (1.5**MAX_HALVINGS, 2.0**MAX_HALVINGS)),  # of so small parts nothing is known
+    ):
+        box = tuple((0, parts.get(i, stop)) for i, (_, stop) in enumerate(whole))
+        pairs = zip(costs.seconds(op, box, slower), costs.seconds(op, box, machine), strict=True)
+        assert tuple(slow / plain for slow, plain in pairs) == pytest.approx(expected)
 
 
 def test_a_view_moves_nothing_but_has_to_be_started():

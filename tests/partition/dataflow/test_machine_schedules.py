@@ -5,15 +5,24 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+import torch
+from cutting import pipeline, random_cut
 from example_graphs import chain
+from random_nets import random_graph
+from torch import Tensor, nn
 
+from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import CostModel, pack_seconds
 from cutset.partition.cluster.machines import SharedCores, uniform_cluster
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.dataflow import Dataflow
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.machine_schedules import BACKWARD, FORWARD, make_schedules
+from cutset.partition.dataflow.simulator import simulate
 from cutset.partition.ir.box import split_evenly, volume
+from cutset.partition.ir.graph import Graph
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.segment_runner import adds_state_gradients_repeatedly
 
 MACHINES = 3
 
@@ -94,3 +103,64 @@ def test_rows_are_packed_and_unpacked_at_both_ends() -> None:
     assert total == pytest.approx(4 * sum(packed))  # at both ends, and backward again
     sent = sum(send.bytes for role in after for s in role.segments for send in s.sends)
     assert sent == 2 * sum(sparse.bytes(edge) for edge in sparse.edges) < sum(map(dense.bytes, dense.edges))
+
+
+class Twice(nn.Module):
+    """A layer that is used twice, or two like it, with another one in between."""
+
+    def __init__(self, layer: nn.Module, again: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.between, self.again = layer, nn.Linear(16, 16), again
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(torch.relu(self.between(self.layer(x))))
+
+
+def capture_twice(layer: nn.Module, again: nn.Module | None = None) -> Graph:
+    return capture(Twice(layer, again or layer), lambda out: out.sum(), [torch.zeros(8, 16)])[0]
+
+
+def place_between_elsewhere(graph: Graph) -> Dataflow:
+    """What is between the two uses on machine 1, all else on machine 0."""
+    boxes = {op.name: [(op.nest.box, int("between" in op.module or "relu" in op.target))] for op in graph.ops}
+    return lower_cut(graph, Cut(2, boxes))
+
+
+def list_rules(dataflow: Dataflow) -> list[tuple[bool, bool]]:
+    count = dataflow.cut.machines
+    costs = CostModel(dataflow.graph.tensors)
+    roles = make_schedules(dataflow, uniform_cluster(count), costs, [1.0] * count, 2)
+    return [(role.one_at_a_time, role.backward_whole) for role in roles]
+
+
+def test_what_a_machine_does_one_micro_batch_after_the_other_is_what_its_worker_does_so() -> None:
+    tied, plain = capture_twice(nn.Linear(16, 16)), chain(16, 16, 16, batch=8)
+    averaging = capture_twice(nn.BatchNorm1d(16, affine=False))
+    flows = [place_between_elsewhere(tied), place_between_elsewhere(averaging), lower_cut(plain, pipeline(plain, 2))]
+    assert [list_rules(flow) for flow in flows] == [
+        [(False, True), (False, False)],
+        [(True, False), (False, False)],
+        [(False, False), (False, False)],
+    ]
+    for seed in range(12):
+        graph = random_graph(seed)
+        numbers = [seed * len(graph.ops) + i for i in range(len(graph.ops))]
+        flows.append(lower_cut(graph, random_cut(graph, 3, numbers)))
+    found = list[tuple[bool, bool]]()
+    for flow in flows:
+        workers = programs(flow, training=True)
+        rules = [(worker.one_at_a_time, adds_state_gradients_repeatedly(worker)) for worker in workers]
+        assert list_rules(flow) == rules
+        found += rules
+    assert {backward_whole for _, backward_whole in found} == {False, True}
+
+
+def test_gradients_that_are_added_up_keep_micro_batches_apart() -> None:
+    """Two uses of one layer's weights: backward of the second micro-batch waits for all of the first."""
+    dataflow = place_between_elsewhere(capture_twice(nn.Linear(16, 16)))
+    own = place_between_elsewhere(capture_twice(nn.Linear(16, 16), nn.Linear(16, 16)))
+    cluster = replace(uniform_cluster(2), latency_s=1.0)  # nearly all that there is to wait for
+    steps = [[simulate(flow, cluster, micro_batches=n).step_s for n in (1, 2)] for flow in (own, dataflow)]
+    assert steps[0][1] < 1.1 * steps[0][0]  # both are on their way at once
+    assert steps[1][0] == pytest.approx(steps[0][0], rel=0.1)
+    assert steps[1][1] == pytest.approx(1.5 * steps[1][0], rel=0.1)  # forward at once, backward one after the other

@@ -9,6 +9,7 @@ from example_graphs import chain
 from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
+from cutset.partition.dataflow.machine_schedules import COLD
 from cutset.partition.dataflow.simulator import simulate
 from cutset.partition.ir.graph import Graph
 
@@ -96,6 +97,16 @@ def test_operators_start_more_slowly_in_a_step_that_waits_for_others() -> None:
             for s, c in ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5))
         )
         assert cold - free == pytest.approx(times * (warm - free))
+
+
+def test_only_operators_next_to_a_wait_start_more_slowly() -> None:
+    extra = []
+    for count in (1, COLD, COLD + 4):
+        graph = chain(*([8] * (2 * count + 1)), batch=4)
+        spelled = lower_cut(graph, pipeline(graph))
+        warm, cold = (simulate(spelled, cluster(2, operator_s=0.5, gradient_s=0.5, cold=c)).step_s for c in (0.0, 1.0))
+        extra.append(cold - warm)
+    assert extra[0] < extra[1] == pytest.approx(extra[2])
 
 
 def test_micro_batches_overlap_in_a_pipeline() -> None:

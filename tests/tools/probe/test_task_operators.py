@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from cutset.partition.cluster.cost_model import CostModel
+from cutset.partition.cluster.cost_model import CostModel, name_half
 from cutset.partition.cluster.machines import Machine
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.memory_model import peak_memory
 from cutset.tools.probe import task_operators
+from cutset.tools.probe.operator_halves import list_halves
 from cutset.tools.probe.operator_process import MIN_STEPS, OperatorTimes
 from cutset.tools.probe.task_operators import has_unknown, measure_operators
 from cutset.tools.task.capture_task import capture_task
@@ -26,7 +27,9 @@ def test_every_operator_is_measured_once():
     signatures = {costs.work(op, op.nest.box).signature for op in capture.train.ops}
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1)
     assert found is not None
-    assert set(found.operators) == signatures
+    large = list_halves(capture.train, MACHINE)
+    assert set(found.operators) == signatures | {name_half(one.signature, i) for one in large for i in one.loops}
+    assert large
     assert all(ahead > 0 and back > 0 for ahead, back in found.operators.values())
     assert found.memory >= task_operators.MIN_MEMORY
     assert found.contention is None
@@ -94,7 +97,7 @@ def test_contention_is_that_of_the_same_round(monkeypatch):
 def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch):
     counts = list[int]()
 
-    def run(capture, spec, flow, divided, threads, processes, all_threads):
+    def run(capture, spec, flow, divided, halves, threads, processes, all_threads):
         counts.append(processes)
         segments = [(1.0, 1.0)] * len(flow.instructions)
         times = {"alone_s": [1.0], "crowded_s": [4.0], "computed_alone_s": [2.0], "computed_crowded_s": [2.0]}
@@ -140,7 +143,7 @@ def test_a_process_with_all_cores_is_as_fast_as_they_can_make_it(monkeypatch, un
 def test_a_round_has_a_step_of_every_kind():
     capture = capture_task(SPEC)
     flow = lower_cut(capture.train, one_machine_cut(capture.train))
-    first, other = task_operators._run(capture, SPEC, flow, task_operators._divide(flow), 1, 2, 2)
+    first, other = task_operators._run(capture, SPEC, flow, task_operators._divide(flow), [], 1, 2, 2)
     own = (first.whole_s, first.undivided_s, first.alone_s, first.computed_alone_s)
     together = (first.crowded_s, first.computed_crowded_s, other.crowded_s, other.computed_crowded_s)
     assert {len(seconds) for seconds in own + together} == {len(first.whole_s)}
