@@ -61,7 +61,8 @@ class OperatorTimes(msgspec.Struct, frozen=True):
     not measured. peak_bytes: of a process that has the whole model. The rest is by rounds, and empty where it was not
     measured. whole_s: seconds of that process's step; undivided_s: of such a step by one process with all the cores.
     alone_s, crowded_s: seconds of a step of segments by itself and beside others, from the moment at which all begin;
-    computed_alone_s, computed_crowded_s: of these without the waiting for a core. halves: what `time_halves` found."""
+    computed_alone_s, crowded_segments_s: without the waiting for a core, of the first, and of each segment of the
+    second, in their order. halves: what `time_halves` found."""
 
     segments: Medians
     peak_bytes: int
@@ -70,7 +71,7 @@ class OperatorTimes(msgspec.Struct, frozen=True):
     alone_s: list[float] = []
     crowded_s: list[float] = []
     computed_alone_s: list[float] = []
-    computed_crowded_s: list[float] = []
+    crowded_segments_s: list[list[float]] = []
     halves: list[Medians] = []
 
 
@@ -141,11 +142,11 @@ class _Rounds:
 
     def collect(self, peak_bytes: int) -> OperatorTimes:
         """Return what the rounds took. peak_bytes: what the whole model took before."""
-        segments, computed = defaultdict[tuple[str, int], list[float]](list), defaultdict[int, float](float)
+        segments, computed = defaultdict[tuple[str, int], list[float]](list), defaultdict[int, list[float]](list)
         for span in self._divided.trace.spans:
             if span.kind not in (FORWARD, BACKWARD):
                 continue
-            computed[span.step] += span.stop_s - span.start_s
+            computed[span.step].append(span.stop_s - span.start_s)
             if not span.step % 2:
                 segments[span.kind, span.part].append(span.stop_s - span.start_s)
         parts = range(0 if self._whole is None else len(self._divided.program.segments))
@@ -157,7 +158,7 @@ class _Rounds:
             self._undivided_s,
             self._alone_s,
             self._crowded_s,
-            [computed[step] for step in sorted(computed) if not step % 2],
+            [sum(computed[step]) for step in sorted(computed) if not step % 2],
             [computed[step] for step in sorted(computed) if step % 2],
         )
 

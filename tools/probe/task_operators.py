@@ -5,7 +5,8 @@ has. What a segment takes, without what any segment costs, is compared with what
 these, the same process makes steps as one machine does that has the whole model: of these the memory is measured, and
 the time, which is that of all operators together; and such steps with the threads of all the cores. After each of these
 as many processes as have cores of their own make a step at once, or as many as are planned for if these are more: how
-much longer it takes depends on how much of a model lies in caches, which are shared, as memory is.
+much longer it takes depends on how much of a model lies in caches, which are shared, as memory is. Now one of them is
+slower at an operator, now the other, and machines that have parts of it wait for the slower one each time.
 """
 
 import statistics
@@ -121,10 +122,14 @@ def _scale_to_whole(first: OperatorTimes, machine: Machine) -> Medians:
 
 
 def _compute_contention(timed: Sequence[OperatorTimes], cores: int) -> float:
-    """Return the contention of all operators of the task."""
-    if len(timed) > cores:
-        return compute_contention(timed[0].alone_s, [one.crowded_s for one in timed], cores)
-    return compute_contention(timed[0].computed_alone_s, [one.computed_crowded_s for one in timed], len(timed))
+    """Return the contention of all operators of the task, between machines that wait for each other after each one."""
+    rounds = list(zip(*(one.crowded_segments_s for one in timed), strict=True))
+    waiting_s = [sum(map(max, zip(*segments_s, strict=True))) for segments_s in rounds]
+    if len(timed) <= cores:
+        return compute_contention(timed[0].computed_alone_s, [waiting_s] * len(timed), len(timed))
+    later = [waiting / max(map(sum, segments_s)) for waiting, segments_s in zip(waiting_s, rounds, strict=True)]
+    crowded_s = [[s * times for s, times in zip(one.crowded_s, later, strict=True)] for one in timed]
+    return compute_contention(timed[0].alone_s, crowded_s, cores)
 
 
 def has_unknown(capture: CapturedTask, known: Mapping[str, Ratio]) -> bool:

@@ -81,13 +81,15 @@ def test_operators_add_up_to_a_step_of_the_whole_model(monkeypatch, times, scale
         assert found.operators[work.signature][0] == pytest.approx(10 * scale, rel=1e-2)
 
 
-def test_contention_is_that_of_the_same_round(monkeypatch):
-    """In the second and third the machine is half as fast."""
+def test_contention_is_that_of_the_same_round_with_waiting_for_the_slowest(monkeypatch):
+    """In the second and third the machine is half as fast; in the first, now one process is slower, now the other."""
     capture = capture_task(SPEC)
     count = len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
     alone = {"computed_alone_s": [3.0, 6.0, 6.0]}
-    first = OperatorTimes([(1.0, 2.0)] * count, 1 << 30, **alone, computed_crowded_s=[4.5, 8.0, 18.0])
-    other = OperatorTimes([], 0, computed_crowded_s=[4.0, 9.0, 8.0])
+    first = OperatorTimes(
+        [(1.0, 2.0)] * count, 1 << 30, **alone, crowded_segments_s=[[1.0, 2.5], [4.0, 4.0], [9.0, 9.0]]
+    )
+    other = OperatorTimes([], 0, crowded_segments_s=[[2.0, 1.5], [4.5, 4.5], [4.0, 4.0]])
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [first, other])
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
@@ -100,7 +102,7 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
     def run(capture, spec, flow, divided, halves, threads, processes, all_threads):
         counts.append(processes)
         segments = [(1.0, 1.0)] * len(flow.instructions)
-        times = {"alone_s": [1.0], "crowded_s": [4.0], "computed_alone_s": [2.0], "computed_crowded_s": [2.0]}
+        times = {"alone_s": [1.0], "crowded_s": [4.0], "computed_alone_s": [2.0], "crowded_segments_s": [[2.0]]}
         return processes * [OperatorTimes(segments, 0, **times)]
 
     monkeypatch.setattr(task_operators, "_run", run)
@@ -114,16 +116,22 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
     assert counts == [4, 2, 1]
 
 
-def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
+@pytest.mark.parametrize(
+    ("segments_s", "later"), [([[1.0, 1.0]] * 3, 1.0), ([[2.0, 1.8], [1.9, 2.0], [0.1, 0.1]], 4 / 3.9)]
+)
+def test_processes_that_take_turns_are_as_late_as_the_last_and_wait_for_the_slowest(monkeypatch, segments_s, later):
     capture = capture_task(SPEC)
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
     timed = [
-        OperatorTimes(segments, 0, alone_s=[2.0, 4.0, 2.0], crowded_s=[3.0, 2 * last, 9.0]) for last in (3.3, 3.0, 3.3)
+        OperatorTimes(
+            segments, 0, alone_s=[2.0, 4.0, 2.0], crowded_s=[3.0, 2 * last, 9.0], crowded_segments_s=[own] * 3
+        )
+        for last, own in zip((3.3, 3.0, 3.3), segments_s, strict=True)
     ]
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: timed)
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=3, cores=2)
     assert found is not None
-    assert found.contention == pytest.approx(3.3 / 3.0)
+    assert found.contention == pytest.approx(later * 3.3 / 3.0, rel=1e-2)
 
 
 @pytest.mark.parametrize(("undivided_s", "speedup"), [(0.0, None), (2.0, 1.5), (0.1, 2.0), (99.0, 0.5)])
@@ -131,7 +139,7 @@ def test_a_process_with_all_cores_is_as_fast_as_they_can_make_it(monkeypatch, un
     capture = capture_task(SPEC)
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
     undivided = [undivided_s, 2 * undivided_s, undivided_s] if undivided_s else []
-    computed = {"computed_alone_s": [3.0], "computed_crowded_s": [3.0]}
+    computed = {"computed_alone_s": [3.0], "crowded_segments_s": [[3.0]]}
     timed = OperatorTimes(segments, 0, [3.0, 6.0, 9.0], undivided, **computed)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed, timed])
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
@@ -145,8 +153,11 @@ def test_a_round_has_a_step_of_every_kind():
     flow = lower_cut(capture.train, one_machine_cut(capture.train))
     first, other = task_operators._run(capture, SPEC, flow, task_operators._divide(flow), [], 1, 2, 2)
     own = (first.whole_s, first.undivided_s, first.alone_s, first.computed_alone_s)
-    together = (first.crowded_s, first.computed_crowded_s, other.crowded_s, other.computed_crowded_s)
-    assert {len(seconds) for seconds in own + together} == {len(first.whole_s)}
+    segments = (*first.crowded_segments_s, *other.crowded_segments_s)
+    together = (first.crowded_s, other.crowded_s, *segments)
+    assert {len(seconds) for seconds in (*own, first.crowded_s, other.crowded_s)} == {len(first.whole_s)}
+    assert len(first.crowded_segments_s) == len(other.crowded_segments_s) == len(first.whole_s)
+    assert {len(seconds) for seconds in segments} == {2 * len(flow.instructions)}  # forward and backward
     assert len(first.whole_s) >= MIN_STEPS
     assert min(map(min, own + together)) > 0
     assert len(first.segments) == len(flow.instructions)
