@@ -11,6 +11,7 @@ from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, pack_s
 from ..cluster.machines import Cluster
 from ..ir.box import volume
 from .dataflow import RUN, Dataflow
+from .pipeline_depth import overwrites_repeatedly
 
 FORWARD, BACKWARD = "forward", "backward"
 COLD = 5  # operators that take longer to start after a wait: as many as the probe has between two waits
@@ -87,18 +88,13 @@ def make_schedules(
             segment.seconds += spec.message_s * (segment.waits + len(segment.sends)) + sum(copied_s)
     _add_shared_state(dataflow, cluster, roles, micro_batches)
     for machine, role in enumerate(roles if micro_batches > 1 else ()):
-        role.one_at_a_time = _overwrites_repeatedly(dataflow, machine)
+        role.one_at_a_time = overwrites_repeatedly(dataflow, machine)
         role.backward_whole = _adds_repeatedly(dataflow, machine)
     return roles
 
 
-def _overwrites_repeatedly(dataflow: Dataflow, machine: int) -> bool:
-    stages = {i.op: i.stage for i in dataflow.instructions if i.machine == machine}
-    touching = dataflow.graph.overwritten.values()
-    return any(len({stages[op.name] for op in ops if op.name in stages}) > 1 for ops in touching)
-
-
 def _adds_repeatedly(dataflow: Dataflow, machine: int) -> bool:
+    """Whether several segments of a machine add to the gradient of the same piece of state, owned or copied."""
     pieces, readers = dataflow.pieces, defaultdict[int, set[int]](set)
     for i in dataflow.instructions:
         for source in (source for read in i.reads for source in read.sources if i.machine == machine):

@@ -1,4 +1,4 @@
-"""The order of machines in a pipeline: how deep it is from each machine on, and which machines need backpressure."""
+"""The order of machines in a pipeline: depth from each on, which need backpressure, which mix no micro-batches."""
 
 import networkx as nx
 
@@ -34,3 +34,10 @@ def needs_backpressure(dataflow: Dataflow, *, training: bool) -> list[int]:
     ends = {dataflow.pieces[piece].machine for piece in dataflow.results}
     held = ends | {machine for end in ends for machine in nx.ancestors(waits, end)}
     return [machine for machine in range(dataflow.cut.machines) if machine not in held]
+
+
+def overwrites_repeatedly(dataflow: Dataflow, machine: int) -> bool:
+    """Whether several segments of a machine touch a buffer that the step overwrites."""
+    stages = {i.op: i.stage for i in dataflow.instructions if i.machine == machine}
+    touching = dataflow.graph.overwritten.values()
+    return any(len({stages[op.name] for op in ops if op.name in stages}) > 1 for ops in touching)

@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from ...partition.dataflow.dataflow import SUM, Dataflow, Edge, Instruction
-from ...partition.dataflow.pipeline_depth import needs_backpressure, pipeline_depths
+from ...partition.dataflow.pipeline_depth import needs_backpressure, overwrites_repeatedly, pipeline_depths
 from ...partition.ir.box import Box, volume
 from ...partition.ir.graph import OPAQUE, Graph, Op, TensorInfo
 from ...partition.ir.output_layout import OutputLayout
@@ -207,15 +207,9 @@ def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
         returns=_returns(segments),
         results=tuple(i for i in dataflow.results if dataflow.pieces[i].machine == machine),
         samples={name: info.shape[1:] for name, info in graph.tensors.items() if info.kind in ("input", "target")},
-        one_at_a_time=_mixing(graph, own_instructions),
+        one_at_a_time=overwrites_repeatedly(dataflow, machine),
         output=graph.output,
     )
-
-
-def _mixing(graph: Graph, own_instructions: list[Instruction]) -> bool:
-    """Whether several segments touch a buffer that the step overwrites."""
-    stage = {i.op: i.stage for i in own_instructions}
-    return any(len({stage[op.name] for op in ops if op.name in stage}) > 1 for ops in graph.overwritten.values())
 
 
 def _states(dataflow: Dataflow, machine: int) -> tuple[StatePiece, ...]:

@@ -19,10 +19,9 @@ from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.box import Box, volume
 from ...partition.ir.graph import STATE_KINDS, Graph, Op
 from ...runtime.hosts.heartbeat import RoleProgress
-from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.program import Program, programs
 from ..measured.saved_probe import Ratio
-from .operator_timer import OperatorTimer
+from .operator_timer import OperatorTimer, make_random_states
 
 MIN_SHARE = 0.03  # of the modelled step: smaller operators are not measured by halves
 MAX_OPERATORS = 12  # the largest
@@ -132,12 +131,8 @@ def _time_in_turn(
 
 
 def _make_timer(program: Program) -> OperatorTimer:
-    states = FlatParameters(program)
-    for piece in states.pieces.values():
-        if piece.is_floating_point():
-            piece.data.normal_(std=0.1)
     steps = [step for segment in program.segments for step in segment.steps if step.op]
-    return OperatorTimer(program, steps, states)
+    return OperatorTimer(program, steps, make_random_states(program))
 
 
 def compute_ratios(

@@ -55,6 +55,15 @@ class OperatorTimer:
         return half - begin, clock() - again
 
 
+def make_random_states(program: Program) -> FlatParameters:
+    """Return the state of a program, of small random numbers, zeros where it is integers."""
+    states = FlatParameters(program)
+    for piece in states.pieces.values():
+        if piece.is_floating_point():
+            piece.data.normal_(std=0.1)
+    return states
+
+
 def _make_tensor(program: Program, piece: int) -> Tensor:
     info = program.pieces[piece]
     dtype = getattr(torch, program.tensors[info.tensor].dtype)

@@ -19,10 +19,9 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.zmq_channel import ZmqChannel
 from ...runtime.hosts.heartbeat import RoleProgress
-from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.program import Program
 from ...runtime.worker.worker import Worker
-from .operator_timer import OperatorTimer, choose_clock
+from .operator_timer import OperatorTimer, choose_clock, make_random_states
 from .timed_worker import agree_on_start, read_memory, restart_peak
 
 PROBE_ENTRY = "cutset.tools.probe.probe_process:run_probe"
@@ -107,10 +106,7 @@ def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
 
 def _make_timers(config: ProbeSetup) -> list[dict[str, OperatorTimer]]:
     program = msgspec.msgpack.decode(config.gallery, type=Program)
-    states = FlatParameters(program)
-    for piece in states.pieces.values():
-        if piece.is_floating_point():
-            piece.data.normal_(std=0.1)
+    states = make_random_states(program)
     steps = [step for segment in program.segments for step in segment.steps]
     return [
         {name: OperatorTimer(program, [s for s in steps if s.op in ops], states) for name, ops in group.items()}

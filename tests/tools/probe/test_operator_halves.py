@@ -73,13 +73,12 @@ def test_large_operators_are_halved_along_each_loop_that_can_be_cut(graph, monke
 
 def test_small_operators_and_long_steps_are_left_out(graph):
     costs = CostModel(graph.tensors)
-    seconds = {op.target: sum(costs.work(op, op.nest.box).modelled_seconds(MACHINE)) for op in graph.ops}
     slow = replace(MACHINE, flops_per_s=1e7)
     large = {one.signature for one in list_halves(graph, slow)}
     signatures = {op.target: costs.work(op, op.nest.box).signature for op in graph.ops}
     assert signatures["aten.conv2d.default"] in large
     assert signatures["aten.relu.default"] not in large
-    assert list_halves(graph, replace(MACHINE, flops_per_s=1e7 * seconds["aten.conv2d.default"] / 1e5)) == []
+    assert list_halves(graph, replace(MACHINE, flops_per_s=1e3)) == []
 
 
 def test_a_half_reads_and_computes_its_part_alone(graph, monkeypatch):
@@ -93,13 +92,12 @@ def test_a_half_reads_and_computes_its_part_alone(graph, monkeypatch):
         program = msgspec.msgpack.decode(packed, type=Program)
         out, inputs = run(program, given)
         size = op.nest.loops[loop].size // 2
-        axis = op.nest.loops.index(op.nest.loops[loop])
-        if axis < 4:  # of the output
-            expected = F.conv2d(x, weight, bias).narrow(axis, 0, size)
+        if loop < 4:  # of the output
+            expected = F.conv2d(x, weight, bias).narrow(loop, 0, size)
         else:
             expected = F.conv2d(x[:, :size], weight[:, :size], bias)
         assert torch.allclose(out, expected.reshape(out.shape), atol=1e-5)
-        if axis == 0:
+        if loop == 0:
             assert [tensor.numel() for tensor in inputs[op.inputs[0]]] == [x[:size].numel()]
 
 
