@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import descriptors
 import pytest
 from busy import stretch
 from places import SUPPORT
@@ -34,11 +35,9 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def open_files() -> set[tuple[str, str]]:
-    """Descriptors of this process and what they are, but of servers that wait; none where the system does not tell."""
-    folder = Path("/proc/self/fd")
-    files = folder.iterdir() if folder.exists() else []
+    """Descriptors of this process and what they are, but of servers that wait."""
     warm = {str(file) for file in WARM.files()}
-    return {(file.name, os.readlink(file)) for file in files if file.is_symlink() and file.name not in warm}
+    return {(name, target) for name, target in descriptors.open_files() if name not in warm}
 
 
 @pytest.fixture(scope="module", autouse=True)
