@@ -17,12 +17,12 @@ a box is so many times slower as a half of each loop is, as often as that loop w
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.arguments import rename_tensors
 from ..ir.box import Box, sizes, volume
-from ..ir.graph import FOUND, Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
+from ..ir.graph import FOUND, Fixed, Follow, Graph, LoopInfo, Op, Operand, Reading, TensorInfo, Window
 from ..ir.like_operators import LikeOperators
 from ..ir.random_ops import random_tensor_name
 from ..operators.found_rule import classify_found
@@ -139,12 +139,14 @@ class CostModel:
         return self.work(op, box).seconds(machine)
 
 
-def name_half(signature: str, loop: int) -> str:
+def name_half(signature: str, loops: Sequence[LoopInfo], number: int) -> str:
     """Return under which name a ratio is kept: how many times its share half of an operator takes.
 
-    loop: the number of the loop that is halved.
+    loops: of the operator; of two with one signature they may differ, as heads are loops where rows are divided into
+    them. number: of the loop that is halved.
     """
-    return f"{signature} / half of loop {loop}"
+    described = " ".join(f"{loop.size}{loop.kind[0]}" for loop in loops)
+    return f"{signature} / half of loop {number} of {described}"
 
 
 def seconds(op: Op, box: Box, machine: Machine, tensors: Mapping[str, TensorInfo]) -> tuple[float, float]:
@@ -203,7 +205,7 @@ class _OperatorCost:
         self.kind = COPY if is_cast(op, tensors) else class_of(op)
         self.signature = _sign(op, tensors)
         self._whole = sizes(op.nest.box)
-        self._half_names = [name_half(self.signature, i) for i in range(len(self._whole))]
+        self._half_names = [name_half(self.signature, op.nest.loops, i) for i in range(len(self._whole))]
         self.wanted = [reach for reach in self.operands if reach.info.gradient] if self.output.gradient else []
 
     def work(self, lengths: tuple[int, ...]) -> Work:

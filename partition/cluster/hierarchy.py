@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import networkx as nx
 
-from .machines import Cluster, Machine
+from .machines import Cluster, HeldBytes, Machine
 
 MIN_RATIO = 1.5  # of the bandwidths inside and between groups; below it all machines are equally near
 
@@ -39,7 +39,7 @@ def choose_machines(cluster: Cluster, count: int, keep: Sequence[int] = ()) -> l
     return _choose(cluster, count, keep, lambda machine: (-machine.flops_per_s, -machine.memory_bytes))
 
 
-def choose_large_machines(cluster: Cluster, count: int, model_bytes: int, keep: Sequence[int] = ()) -> list[int]:
+def choose_large_machines(cluster: Cluster, count: int, model_bytes: HeldBytes, keep: Sequence[int] = ()) -> list[int]:
     """Choose so many machines for a model that does not fit on the fastest: those to keep, then those that hold it.
 
     model_bytes: of the whole model on one machine, by the memory model. Of machines that hold it alone, the fastest
@@ -54,11 +54,12 @@ def choose_large_machines(cluster: Cluster, count: int, model_bytes: int, keep: 
     return _choose(cluster, count, keep, order)
 
 
-def have_room(cluster: Cluster, model_bytes: int) -> bool:
+def have_room(cluster: Cluster, model_bytes: HeldBytes) -> bool:
     """Whether some machine holds a model of so many bytes alone, or all together have the memory for it."""
-    rooms = [max(0, one.memory_bytes - one.process_bytes) / one.memory_ratio for one in cluster.machines]
+    room = sum(max(0, one.memory_bytes - one.process_bytes) for one in cluster.machines)
+    needed = model_bytes.steady + min(one.memory_ratio for one in cluster.machines) * model_bytes.working
     alone = any(one.needed_bytes(model_bytes) <= one.memory_bytes for one in cluster.machines)
-    return alone or (len(cluster) > 1 and sum(rooms) >= model_bytes)
+    return alone or (len(cluster) > 1 and room >= needed)
 
 
 def _choose(

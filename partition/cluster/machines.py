@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import permutations
+from typing import NamedTuple
 
 from ...errors import UsageError
 
@@ -27,6 +28,16 @@ class Rate:
     gradient_s: float
 
 
+class HeldBytes(NamedTuple):
+    """The memory of a part of a model. steady: state, batches, and what is received, sent or read by later segments.
+
+    working: activations and gradients, which come and go within a step.
+    """
+
+    steady: int
+    working: int
+
+
 @dataclass(frozen=True)
 class Machine:
     """One machine, or the cores that one worker has of it. The defaults are a desktop's core.
@@ -44,8 +55,9 @@ class Machine:
     forward and backward take as all this says (cost_model.py).
 
     process_bytes: memory that a worker's process takes before it has a part of a model: Python, torch, what they keep.
-    memory_ratio: how many times as much as the memory model says the model in question takes there;
-    unrolled_memory_ratio: in the form in which recurrent operators are unrolled, None where that is not known.
+    memory_ratio: how many times as much as the memory model says activations and gradients of the model in question
+    take there, since malloc keeps holes; unrolled_memory_ratio: in the form in which recurrent operators are unrolled,
+    None where that is not known.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
 
@@ -79,9 +91,9 @@ class Machine:
         """The rate of a class of operators; where none is known, that of large matrix products."""
         return self.rates.get(kind) or self._rate
 
-    def needed_bytes(self, modelled_bytes: int) -> int:
+    def needed_bytes(self, held: HeldBytes) -> int:
         """The memory that a process takes with a part of the model for which the memory model says so much."""
-        return self.process_bytes + round(self.memory_ratio * modelled_bytes)
+        return self.process_bytes + held.steady + round(self.memory_ratio * held.working)
 
     @cached_property
     def _rate(self) -> Rate:
@@ -107,7 +119,8 @@ class SharedCores:
 
     machines: their numbers. cores: how many of them have a core, or cores, of their own while they compute at once.
     contention: how many times as long a machine computes while all cores are busy as while the others are idle: caches,
-    memory and, of two threads of a core, the core itself are shared, too. copies_per_s: bytes/s at which a machine
+    memory and, of two threads of a core, the core itself are shared, too; measured of a task, also that machines wait
+    for the slower one after each operator, now this one, now the other. copies_per_s: bytes/s at which a machine
     copies what it sends to another of these into memory that both share; None where it travels by a network.
     whole_speedup: how many times as fast a single process computes that has all the cores; None where nobody knows.
     """

@@ -11,7 +11,7 @@ from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, pack_s
 from ..cluster.machines import Cluster
 from ..ir.box import volume
 from .dataflow import RUN, Dataflow
-from .pipeline_depth import overwrites_repeatedly
+from .pipeline_depth import count_in_flight
 
 FORWARD, BACKWARD = "forward", "backward"
 COLD = 5  # operators that take longer to start after a wait: as many as the probe has between two waits
@@ -41,13 +41,13 @@ class TimedSegment:
 class MachineSchedule:
     """A machine's segments: forward in order, then backward in reverse.
 
-    one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
+    max_in_flight: micro-batches that it has begun and not finished, see `count_in_flight`.
     backward_whole: several add to the gradient of the same state, which they do of one micro-batch after the other.
     """
 
     segments: list[TimedSegment]
     at: dict[int, int]  # stage -> position of its forward
-    one_at_a_time: bool = False
+    max_in_flight: int = 1
     backward_whole: bool = False
 
     def forward(self, stage: int) -> int:
@@ -87,21 +87,24 @@ def make_schedules(
             copied_s = [_copy_seconds(cluster, machine, send.target, send.bytes) for send in segment.sends]
             segment.seconds += spec.message_s * (segment.waits + len(segment.sends)) + sum(copied_s)
     _add_shared_state(dataflow, cluster, roles, micro_batches)
-    for machine, role in enumerate(roles if micro_batches > 1 else ()):
-        role.one_at_a_time = overwrites_repeatedly(dataflow, machine)
-        role.backward_whole = _adds_repeatedly(dataflow, machine)
+    adding = _find_repeated_adders(dataflow) if micro_batches > 1 else ()
+    for machine, (role, in_flight) in enumerate(zip(roles, count_in_flight(dataflow, micro_batches), strict=True)):
+        role.max_in_flight, role.backward_whole = in_flight, machine in adding
     return roles
 
 
-def _adds_repeatedly(dataflow: Dataflow, machine: int) -> bool:
-    """Whether several segments of a machine add to the gradient of the same piece of state, owned or copied."""
-    pieces, readers = dataflow.pieces, defaultdict[int, set[int]](set)
+def _find_repeated_adders(dataflow: Dataflow) -> set[int]:
+    """Return the machines of which several segments add to the gradient of the same piece of state, owned or copied."""
+    pieces, tensors = dataflow.pieces, dataflow.graph.tensors
+    origins = ((pieces[piece.origin] if piece.origin >= 0 else piece) for piece in pieces)
+    adds = [origin.maker < 0 and tensors[origin.tensor].gradient for origin in origins]
+    first, found = dict[int, int](), set[int]()
     for i in dataflow.instructions:
-        for source in (source for read in i.reads for source in read.sources if i.machine == machine):
-            readers[source].add(i.stage)
-    repeated = (pieces[piece] for piece, stages in readers.items() if len(stages) > 1)
-    origins = ((pieces[one.origin] if one.origin >= 0 else one) for one in repeated)
-    return any(one.maker < 0 and dataflow.graph.tensors[one.tensor].gradient for one in origins)
+        for read in i.reads:
+            for source in read.sources:
+                if adds[source] and first.setdefault(source, i.stage) != i.stage:
+                    found.add(i.machine)
+    return found
 
 
 def _add_packing(

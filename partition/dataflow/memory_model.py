@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..cluster.cost_model import class_of, is_cast
-from ..cluster.machines import Cluster
+from ..cluster.machines import Cluster, HeldBytes
 from ..ir.box import volume
 from ..ir.graph import STATE_KINDS, Graph, Op, TensorInfo
 from ..operators.leaf_module import LEAF_MODULE
@@ -45,10 +45,11 @@ class _MemoryUse:
     activation_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     fixed: set[int] = field(default_factory=set)
 
-    def bytes(self, in_flight: int, recomputed: set[int]) -> int:
+    def bytes(self, in_flight: int, recomputed: set[int]) -> HeldBytes:
         kept = sum(size for stage, size in self.activation_bytes.items() if stage not in recomputed)
         largest = max((self.activation_bytes[stage] for stage in recomputed), default=0)
-        return self.steady + _added_bytes(self.added, self.copies) + in_flight * (self.held + kept) + largest
+        working = _added_bytes(self.added, self.copies) + in_flight * kept + largest
+        return HeldBytes(self.steady + in_flight * self.held, working)
 
 
 def _added_bytes(added: int, copies: int) -> int:
@@ -78,19 +79,23 @@ def is_view(op: Op, tensors: Mapping[str, TensorInfo]) -> bool:
     return op.target == COMBINE or (class_of(op) == VIEW and not is_cast(op, tensors))
 
 
-def peak_memory(dataflow: Dataflow, *, in_flight: int = 1) -> list[int]:
-    """Bytes that each machine needs with `in_flight` micro-batches at a time."""
-    recomputed = _recomputed_stages(dataflow)
-    return [machine.bytes(in_flight, recomputed[number]) for number, machine in enumerate(_memory_use(dataflow))]
+def peak_memory(dataflow: Dataflow, in_flight: Sequence[int] = ()) -> list[HeldBytes]:
+    """Bytes that each machine needs. in_flight: so many micro-batches each has at a time, one by default."""
+    uses = zip(_memory_use(dataflow), _recomputed_stages(dataflow), _list_in_flight(dataflow, in_flight), strict=True)
+    return [machine.bytes(count, recomputed) for machine, recomputed, count in uses]
 
 
-def least_memory(dataflow: Dataflow, *, in_flight: int = 1) -> list[int]:
+def least_memory(dataflow: Dataflow, in_flight: Sequence[int] = ()) -> list[HeldBytes]:
     """Bytes that each machine needs at least: those with every segment recomputed that can be."""
-    uses = _memory_use(dataflow)
-    return [use.bytes(in_flight, set(use.activation_bytes) - use.fixed) for use in uses]
+    uses = zip(_memory_use(dataflow), _list_in_flight(dataflow, in_flight), strict=True)
+    return [use.bytes(count, set(use.activation_bytes) - use.fixed) for use, count in uses]
 
 
-def whole_memory(graph: Graph, *, in_flight: int = 1) -> int:
+def _list_in_flight(dataflow: Dataflow, in_flight: Sequence[int]) -> Sequence[int]:
+    return in_flight or [1] * dataflow.cut.machines
+
+
+def whole_memory(graph: Graph, *, in_flight: int = 1) -> HeldBytes:
     """Bytes of all tensors of a graph, as a machine would hold them that has the whole model, roughly."""
     state = state_bytes(graph)
     views = {name for op in graph.ops if is_view(op, graph.tensors) for name in op.outputs}
@@ -101,29 +106,30 @@ def whole_memory(graph: Graph, *, in_flight: int = 1) -> int:
     )
     added = max((volume(info.box) * info.element_bytes for info in graph.parameters if info.gradient), default=0)
     added = _added_bytes(added, _master_bytes(graph) * sum(volume(info.box) for info in graph.parameters))
-    return sum(volume(graph.tensors[name].box) * size for name, size in state.items()) + added + in_flight * values
+    held = sum(volume(graph.tensors[name].box) * size for name, size in state.items())
+    return HeldBytes(held, added + in_flight * values)
 
 
-def uncut_memory(graph: Graph) -> int:
+def uncut_memory(graph: Graph) -> HeldBytes:
     """Bytes that a machine with the whole model needs at least, with every segment recomputed that can be."""
     (needed,) = least_memory(lower_cut(graph, one_machine_cut(graph)))
     return needed
 
 
-def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1) -> Dataflow:
+def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, in_flight: Sequence[int] = ()) -> Dataflow:
     """Recompute as few segments as will do on the machines that have too little memory.
 
     The segments with the largest activations go first. Where even all of them are not enough, none is recomputed.
     """
-    recomputed: set[tuple[int, int]] = set()
-    for number, machine in enumerate(_memory_use(dataflow)):
+    recomputed, counts = set[tuple[int, int]](), _list_in_flight(dataflow, in_flight)
+    for number, (machine, count) in enumerate(zip(_memory_use(dataflow), counts, strict=True)):
         spec, chosen = cluster.machines[number], set[int]()
         candidates = sorted(
             machine.activation_bytes.keys() - machine.fixed, key=lambda stage: (-machine.activation_bytes[stage], stage)
         )
-        while spec.needed_bytes(machine.bytes(in_flight, chosen)) > spec.memory_bytes and candidates:
+        while spec.needed_bytes(machine.bytes(count, chosen)) > spec.memory_bytes and candidates:
             chosen.add(candidates.pop(0))
-        if spec.needed_bytes(machine.bytes(in_flight, chosen)) <= spec.memory_bytes:
+        if spec.needed_bytes(machine.bytes(count, chosen)) <= spec.memory_bytes:
             recomputed |= {(number, stage) for stage in chosen}
     if not recomputed:
         return dataflow

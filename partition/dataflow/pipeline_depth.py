@@ -1,8 +1,10 @@
-"""The order of machines in a pipeline: depth from each on, which need backpressure, which mix no micro-batches."""
+"""The order of machines in a pipeline: depth from each on, which need backpressure, micro-batches in flight."""
+
+from collections import defaultdict
 
 import networkx as nx
 
-from .dataflow import Dataflow
+from .dataflow import RUN, Dataflow
 
 
 def pipeline_depths(dataflow: Dataflow) -> list[int]:
@@ -36,8 +38,24 @@ def needs_backpressure(dataflow: Dataflow, *, training: bool) -> list[int]:
     return [machine for machine in range(dataflow.cut.machines) if machine not in held]
 
 
-def overwrites_repeatedly(dataflow: Dataflow, machine: int) -> bool:
-    """Whether several segments of a machine touch a buffer that the step overwrites."""
-    stages = {i.op: i.stage for i in dataflow.instructions if i.machine == machine}
-    touching = dataflow.graph.overwritten.values()
-    return any(len({stages[op.name] for op in ops if op.name in stages}) > 1 for ops in touching)
+def find_repeated_overwriters(dataflow: Dataflow) -> set[int]:
+    """Return the machines of which several segments touch a buffer that the step overwrites.
+
+    They finish one micro-batch before the next, as these must not mix.
+    """
+    touching = dataflow.graph.overwritten
+    buffers = defaultdict[str, list[str]](list)  # by operator
+    for buffer, ops in touching.items():
+        for op in ops:
+            buffers[op.name].append(buffer)
+    stages = defaultdict[tuple[int, str], set[int]](set)
+    for i in dataflow.instructions if touching else ():
+        for buffer in buffers.get(i.op, ()) if i.kind == RUN else ():
+            stages[i.machine, buffer].add(i.stage)
+    return {machine for (machine, _), several in stages.items() if len(several) > 1}
+
+
+def count_in_flight(dataflow: Dataflow, micro_batches: int) -> list[int]:
+    """Return how many micro-batches each machine has begun and not finished at most: one for each machine there is."""
+    alone, count = find_repeated_overwriters(dataflow) if micro_batches > 1 else (), dataflow.cut.machines
+    return [1 if machine in alone else min(micro_batches, count) for machine in range(count)]

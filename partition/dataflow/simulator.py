@@ -5,8 +5,8 @@ The schedule is that of the workers, 1F1B (one forward, one backward; PipeDream,
 
 1. Shared state is sent to the machines that read it.
 2. A machine runs the segments of every micro-batch as their inputs arrive: backward before forward, no micro-batch
-   ahead of an older one, and no more in flight than there are machines (`max_in_flight`). Where several of its segments
-   add to the same gradient, or overwrite the same buffer, it does so for one micro-batch after the other.
+   ahead of an older one, and no more in flight than there are machines (`count_in_flight`). Where several of its
+   segments add to the same gradient, or overwrite the same buffer, it does so for one micro-batch after the other.
 3. The gradients of shared state go back when the last micro-batch is done.
 
 A machine has one network card each way, its own or that of its host, which messages take in turn; a pair with a link of
@@ -79,7 +79,7 @@ def simulate(
     for activity in timeline:
         if activity.kind != SEND:
             busy[activity.machine] += activity.stop_s - activity.start_s
-    held = peak_memory(dataflow, in_flight=min(micro_batches, len(cluster)))
+    held = peak_memory(dataflow, [role.max_in_flight for role in roles])
     ops, flops = {op.name: op for op in dataflow.graph.ops}, [0.0] * len(cluster)
     for i in dataflow.instructions:
         flops[i.machine] += micro_batches * _flops(ops[i.op], i, costs)
@@ -120,7 +120,6 @@ class _StepSimulation:
 
     def __init__(self, roles: list[MachineSchedule], dataflow: Dataflow, cluster: Cluster, micro_batches: int) -> None:
         self.roles, self.dataflow, self.cluster, self.micro_batches = roles, dataflow, cluster, micro_batches
-        self.max_in_flight = [1 if role.one_at_a_time else len(cluster) for role in roles]
         count = len(roles)
         self.timeline: list[Activity] = []
         self.events: list[tuple[float, int, str, int, int, int]] = []
@@ -196,8 +195,8 @@ class _StepSimulation:
         first = self.oldest[machine]
         if self.micro_batches == 1:
             return [first] if not first else []
-        active = list(range(first, min(first + self.max_in_flight[machine], self.micro_batches)))
         progress, role = self.progress[machine], self.roles[machine]
+        active = list(range(first, min(first + role.max_in_flight, self.micro_batches)))
         half = len(role.segments) // 2
         younger = [m for before, m in pairwise(active) if progress[m] < progress[before]]
         allowed = active[:1] + [m for m in younger if progress[m] < half or not role.backward_whole]

@@ -113,7 +113,8 @@ def divide_stages(
     graph, cluster, costs = meshes.graph, meshes.cluster, meshes.costs
     specs = [cluster.machines[m] for m in machines]
     speeds = [machine.flops_per_s for machine in specs]
-    room = np.array([(machine.memory_bytes - machine.process_bytes) / machine.memory_ratio for machine in specs])
+    room = np.array([machine.memory_bytes - machine.process_bytes for machine in specs])
+    ratios = np.array([machine.memory_ratio for machine in specs])
     crossing = _count_crossing_bytes(graph)
     fastest = specs[speeds.index(max(speeds))]
     places = _choose_places([sum(costs.seconds(op, op.nest.box, fastest)) for op in graph.ops], crossing)
@@ -125,7 +126,7 @@ def divide_stages(
         copies = min(micro_batches, len(machines)) if cautious and m - k > 1 else 1
         enough = work >= least_load * work[0, -1] * sum(speeds[k:m]) / sum(speeds)
         for shape, found in meshes.find(machines[k:m]).items():
-            needed = copies * found.value_bytes + found.state_bytes
+            needed = copies * ratios[k:m] * found.value_bytes + found.state_bytes
             held = np.stack([_sum_between(each, places) for each in needed.T], axis=-1) + received[:, None, None]
             fits = enough & np.all(held <= room[k:m], axis=-1)
             options[k, m, shape] = StageOption(_sum_between(found.seconds, places), entering, np.asarray(fits))

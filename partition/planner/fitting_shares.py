@@ -7,9 +7,11 @@ own. What a machine needs with these shares says more, and so on for a few round
 
 from collections.abc import Callable, Sequence
 
+from ..cluster.machines import HeldBytes
 from ..dataflow.cut import Cut
 from ..dataflow.lowering import lower_cut
 from ..dataflow.memory_model import least_memory, whole_memory
+from ..dataflow.pipeline_depth import count_in_flight
 from .plan import CutOrReason, PlanningProblem
 
 ROUNDS = 6
@@ -22,12 +24,15 @@ CutMaker = Callable[[Sequence[float]], tuple[CutOrReason, Cut | None]]
 
 def is_memory_tight(problem: PlanningProblem) -> bool:
     """Whether shares must look at memory: some machine could not hold a few times its share of the model."""
-    machines, held = problem.cluster.machines, whole_memory(problem.graph, in_flight=_count_in_flight(problem))
+    machines = problem.cluster.machines
+    held = whole_memory(problem.graph, in_flight=min(problem.micro_batches, len(machines)))
     speed = sum(machine.flops_per_s for machine in machines)
-    return any(
-        machine.needed_bytes(round(held * min(1.0, COPIES * machine.flops_per_s / speed))) > machine.memory_bytes
-        for machine in machines
-    )
+    for machine in machines:
+        share = min(1.0, COPIES * machine.flops_per_s / speed)
+        part = HeldBytes(round(share * held.steady), round(share * held.working))
+        if machine.needed_bytes(part) > machine.memory_bytes:
+            return True
+    return False
 
 
 def fit_shares(problem: PlanningProblem, make: CutMaker) -> CutOrReason:
@@ -39,7 +44,8 @@ def fit_shares(problem: PlanningProblem, make: CutMaker) -> CutOrReason:
         made, cut = make(shares)
         if cut is None:
             return made
-        held = least_memory(lower_cut(problem.graph, cut), in_flight=_count_in_flight(problem))
+        lowered = lower_cut(problem.graph, cut)
+        held = least_memory(lowered, count_in_flight(lowered, problem.micro_batches))
         needed = [machine.needed_bytes(size) for machine, size in zip(machines, held, strict=True)]
         if all(size <= machine.memory_bytes for size, machine in zip(needed, machines, strict=True)):
             return made if number else "shares by speed fit as they are"
@@ -72,7 +78,3 @@ def _share_up_to(limits: Sequence[float], speeds: Sequence[float]) -> list[float
     for n in free:
         out[n] = rest * speeds[n] / sum(speeds[m] for m in free)
     return [max(MIN_SHARE, share) for share in out]
-
-
-def _count_in_flight(problem: PlanningProblem) -> int:
-    return min(problem.micro_batches, len(problem.cluster))

@@ -7,6 +7,7 @@ from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut
 from ..dataflow.lowering import lower_cut
 from ..dataflow.memory_model import recompute_to_fit
+from ..dataflow.pipeline_depth import count_in_flight
 from ..dataflow.simulator import simulate
 from ..ir.graph import Graph
 from .plan import ScoredPlan
@@ -36,7 +37,7 @@ class PlanScorer:
     def simulate(self, name: str, cut: Cut, cluster: Cluster) -> ScoredPlan:
         """Lower a cut, recompute where memory asks for it, and simulate a step."""
         lowered = lower_cut(self._graph, cut)
-        dataflow = recompute_to_fit(lowered, cluster, in_flight=min(self._micro_batches, len(cluster)))
+        dataflow = recompute_to_fit(lowered, cluster, count_in_flight(lowered, self._micro_batches))
         simulation = simulate(dataflow, cluster, micro_batches=self._micro_batches, costs=self.costs)
         total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
         even = [total * m.flops_per_s / speed for m in cluster.machines]  # share of the work by speed

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import Infeasible, UsageError
 from ..cluster.hierarchy import choose_large_machines, choose_machines, order_machines
-from ..cluster.machines import Cluster
+from ..cluster.machines import Cluster, HeldBytes
 from ..dataflow.cut import Cut, one_machine_cut
 from ..dataflow.even_owners import spread_owners
 from ..dataflow.memory_model import uncut_memory
@@ -163,7 +163,7 @@ class _PlanSearch:
                 self._score_candidates(self._smaller_problem(large))
 
     @cached_property
-    def _uncut_bytes(self) -> int:
+    def _uncut_bytes(self) -> HeldBytes:
         return uncut_memory(self.problem.graph)
 
     def _score_single_machine(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:

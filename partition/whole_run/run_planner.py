@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import Infeasible, UsageError
 from ..cluster.hierarchy import choose_large_machines, choose_machines, order_machines
-from ..cluster.machines import Cluster
+from ..cluster.machines import Cluster, HeldBytes
 from ..ir.box import volume
 from ..planner.plan import PlanningResult
 from .exchange import Exchange
@@ -41,13 +41,16 @@ class RunPlan:
     pays: bool
 
 
+NOTHING = HeldBytes(0, 0)
+
+
 def plan_run(
     cluster: Cluster,
     exchange: Exchange,
     plan_replica: Callable[[Cluster], PlanningResult],
     *,
     batch: int,
-    model_bytes: int = 0,
+    model_bytes: HeldBytes = NOTHING,
 ) -> RunPlan:
     """Plan a run over the machines of a cluster.
 
@@ -88,7 +91,7 @@ def plan_run(
 
 
 def _plan_width(
-    cluster: Cluster, width: int, plan_replica: Callable[[Cluster], PlanningResult], model_bytes: int
+    cluster: Cluster, width: int, plan_replica: Callable[[Cluster], PlanningResult], model_bytes: HeldBytes
 ) -> PlanningResult:
     """Plan a replica on the fastest machines, and where nothing fits in their memory, on those that have more."""
     fastest = choose_machines(cluster, width)

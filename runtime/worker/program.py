@@ -6,12 +6,13 @@ graph. Pieces are numbered over the whole cut, and an edge has the same number o
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Container
 
 import msgspec
 import torch
 
 from ...partition.dataflow.dataflow import SUM, Dataflow, Edge, Instruction
-from ...partition.dataflow.pipeline_depth import needs_backpressure, overwrites_repeatedly, pipeline_depths
+from ...partition.dataflow.pipeline_depth import find_repeated_overwriters, needs_backpressure, pipeline_depths
 from ...partition.ir.box import Box, volume
 from ...partition.ir.graph import OPAQUE, Graph, Op, TensorInfo
 from ...partition.ir.output_layout import OutputLayout
@@ -151,12 +152,12 @@ class Program(msgspec.Struct, frozen=True):
 def programs(dataflow: Dataflow, *, training: bool) -> list[Program]:
     """The program of every machine of a cut. training: whether gradients are wanted."""
     depths, plan = pipeline_depths(dataflow), _digest(dataflow)
-    ahead = needs_backpressure(dataflow, training=training)
+    ahead, alone = needs_backpressure(dataflow, training=training), find_repeated_overwriters(dataflow)
     compares_samples = not training and has_rows_of_samples(dataflow.model) is False
     end = next((dataflow.pieces[piece].machine for piece in dataflow.results), -1)
     return [
         msgspec.structs.replace(
-            _program(dataflow, machine, training),
+            _program(dataflow, machine, training, alone),
             depth=depths[machine],
             plan=plan,
             done_listeners=tuple(ahead) if machine == end else (),
@@ -173,7 +174,7 @@ def _digest(dataflow: Dataflow) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:16]
 
 
-def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
+def _program(dataflow: Dataflow, machine: int, training: bool, alone: Container[int]) -> Program:
     graph = dataflow.graph
     own_instructions = [i for i in dataflow.instructions if i.machine == machine]
     pieces = {
@@ -207,7 +208,7 @@ def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
         returns=_returns(segments),
         results=tuple(i for i in dataflow.results if dataflow.pieces[i].machine == machine),
         samples={name: info.shape[1:] for name, info in graph.tensors.items() if info.kind in ("input", "target")},
-        one_at_a_time=overwrites_repeatedly(dataflow, machine),
+        one_at_a_time=machine in alone,
         output=graph.output,
     )
 

@@ -75,13 +75,12 @@ class Worker:
         self.trace = trace or Trace(range(0))
         self._order, self._pace = order, pace
         self._ahead: int | None = None  # the step before
+        self._steps = 0
         self.remote = ReplicaPeers(program, mailbox, self.peers, tag=tag, trace=self.trace)
         self.states = states or FlatParameters(program)
         self.seed, self.tag = seed, tag
         self.cap = 1 if program.one_at_a_time else cap or program.machines
-        self._backward_whole = adds_state_gradients_repeatedly(
-            program
-        )  # one micro-batch after the other, else sums are in any order
+        self._backward_whole = adds_state_gradients_repeatedly(program)  # one micro-batch's, else sums are in any order
         self._rng_lock: RngLock = rng_lock or nullcontext()
         self._large = find_large_segments(program)
         self._runner = SegmentRunner(program, self.states, rng_lock=self._rng_lock, leaf_modules=leaf_modules)
@@ -127,6 +126,9 @@ class Worker:
         self._shared.return_gradients(step)
         self.remote.report_done(step, 0)
         self._ahead = step
+        self._steps += 1
+        if self._steps & (self._steps - 1) == 0:  # after 1, 2, 4, 8 steps: the holes that malloc keeps grow for a while
+            return_free_memory()
         self.trace.record("step", step, begin)
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
 

@@ -2,72 +2,81 @@
 
 The cost model lets a part of an operator take its share of the operations. That is wrong where a kernel does something
 for the whole in any case, as a convolution of half of the input channels does. Large operators of a task are timed
-whole and by halves in turn, each by itself; only how the times compare counts.
+whole and by halves in turn, each by itself and of random numbers; only how the times compare counts. Operators of torch
+alone are timed so, and none that reads whole numbers, which may say how much there is to compute.
 """
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import torch
 
 from ...partition.cluster.cost_model import CostModel, Work, name_half
 from ...partition.cluster.machines import Machine
 from ...partition.dataflow.cut import Cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.box import Box, volume
-from ...partition.ir.graph import STATE_KINDS, Graph, Op
+from ...partition.ir.graph import STATE_KINDS, Graph, Op, read_box
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.program import Program, programs
 from ..measured.saved_probe import Ratio
 from .operator_timer import OperatorTimer, make_random_states
 
-MIN_SHARE = 0.03  # of the modelled step: smaller operators are not measured by halves
-MAX_OPERATORS = 12  # the largest
+MIN_SHARE = 0.03  # of the modelled step that all operators take that are like one; of less no halves are measured
+MAX_OPERATORS = 12  # those of which the step has most
 MAX_BYTES = 64 << 20  # that such an operator reads and writes: it is held once for each half
 MAX_STEP_S = 0.5  # by the cost model; of a longer step no halves are measured
 BUDGET_S, MIN_ROUNDS, MAX_ROUNDS = 1.5, 3, 15
-MAX_RATIO = 8.0  # more would be an accident
-MIN_S = 1e-7
+MAX_RATIO = 2.0  # half takes as long as all
+REFUSALS = (RuntimeError, ValueError, IndexError, TypeError)  # that operators of torch raise
 Seconds = tuple[float, float]  # forward and backward
 
 
 @dataclass(frozen=True)
 class OperatorHalves:
-    """An operator, and the loops that can be halved. works, programs: of the whole, then of a half of each loop."""
+    """An operator, and the loops that can be halved. names: of their ratios, see `name_half`.
 
-    signature: str
+    works, programs: of the whole, then of a half of each loop.
+    """
+
     loops: tuple[int, ...]
+    names: tuple[str, ...]
     works: tuple[Work, ...]
     programs: tuple[bytes, ...]
 
 
 def list_halves(graph: Graph, machine: Machine) -> list[OperatorHalves]:
     """Return the large operators of a graph that can be cut, each once. machine: sizes are seconds of this one."""
-    costs, known = CostModel(graph.tensors), dict[str, tuple[float, Op]]()
-    total = 0.0
+    costs, like, seconds = CostModel(graph.tensors), dict[Hashable, Op](), defaultdict[Hashable, float](float)
     for op in graph.ops:
         work = costs.work(op, op.nest.box)
-        seconds = sum(work.modelled_seconds(machine))
-        total += seconds
-        known.setdefault(work.signature, (seconds, op))
+        key = work.signature, tuple((loop.size, loop.kind) for loop in op.nest.loops)
+        like.setdefault(key, op)
+        seconds[key] += sum(work.modelled_seconds(machine))
+    total = sum(seconds.values())
     if total > MAX_STEP_S:
         return []
-    large = [op for seconds, op in known.values() if seconds >= MIN_SHARE * total and _is_measurable(graph, op)]
-    largest = sorted(large, key=lambda op: -sum(costs.work(op, op.nest.box).modelled_seconds(machine)))[:MAX_OPERATORS]
-    return [halves for op in largest if (halves := _make_halves(graph, op, costs)).loops]
+    by_size = sorted(seconds, key=lambda key: -seconds[key])
+    large = [like[key] for key in by_size if seconds[key] >= MIN_SHARE * total]
+    measurable = [op for op in large if _is_measurable(graph, op)][:MAX_OPERATORS]
+    return [halves for op in measurable if (halves := _make_halves(graph, op, costs)).loops]
 
 
 def _is_measurable(graph: Graph, op: Op) -> bool:
-    """Whether the operator can be run of made-up numbers, and changes nothing."""
+    """Whether the operator is torch's, takes as long of made-up numbers, and changes nothing."""
     read = [graph.tensors[name] for name in op.inputs]
+    of_numbers = all(info.dtype == "bool" or getattr(torch, info.dtype).is_floating_point for info in read)
     dtypes = {info.dtype for info in read if info.gradient}
     size = sum(
         volume(graph.tensors[name].box) * graph.tensors[name].element_bytes for name in (*op.inputs, *op.outputs)
     )
     is_random = any(info.kind == "random" for info in read)
-    return op.is_cuttable and not op.writes and not is_random and len(dtypes) <= 1 and size <= MAX_BYTES
+    is_plain = op.target.startswith("aten.") and of_numbers
+    return is_plain and op.is_cuttable and not op.writes and not is_random and len(dtypes) <= 1 and size <= MAX_BYTES
 
 
 def _make_halves(graph: Graph, op: Op, costs: CostModel) -> OperatorHalves:
@@ -76,41 +85,53 @@ def _make_halves(graph: Graph, op: Op, costs: CostModel) -> OperatorHalves:
     boxes = [whole, *((*whole[:i], (0, whole[i][1] // 2), *whole[i + 1 :]) for i in loops)]
     packed = tuple(msgspec.msgpack.encode(_make_program(graph, op, box)) for box in boxes)
     works = tuple(costs.work(op, box) for box in boxes)
-    return OperatorHalves(works[0].signature, tuple(loops), works, packed)
+    names = tuple(name_half(works[0].signature, op.nest.loops, i) for i in loops)
+    return OperatorHalves(tuple(loops), names, works, packed)
 
 
 def _make_program(graph: Graph, op: Op, box: Box) -> Program:
-    """Return a program that computes a box of an operator alone, of which all that no parameter is is an input."""
+    """Return a program that computes a box of an operator alone, of which all that no parameter is is an input.
+
+    It is that of machine 0, which owns what it reads, so that gradients of parameters are added as in any step.
+    """
     tensors = {name: graph.tensors[name] for name in (*op.inputs, *op.outputs)}
     inputs = {name for name in op.inputs if tensors[name].kind not in STATE_KINDS}
     kinds = {name: "parameter" if tensors[name].gradient else "constant" for name in inputs}
     own = {name: msgspec.structs.replace(info, kind=kinds.get(name, info.kind)) for name, info in tensors.items()}
     alone = msgspec.structs.replace(graph, tensors=own, ops=(op,), results=(), output=None)
-    rest = [(other, 1) for other in _list_rest(op.nest.box, box)]
-    program, *_ = programs(lower_cut(alone, Cut(2, {op.name: [(box, 0), *rest]})), training=True)
+    owners = dict[str, list[tuple[Box, int]]]()
+    for operand in op.nest.operands:
+        info = own[operand.tensor]
+        region = read_box(op.nest, operand, box, info.extents)
+        if region is not None and operand.tensor not in owners:
+            owners[operand.tensor] = _divide(info.box, region)
+    flow = lower_cut(alone, Cut(2, {op.name: _divide(op.nest.box, box)}, owners=owners))
+    program, *_ = programs(flow, training=True)
     states = tuple(state for state in program.states if program.pieces[state.piece].tensor not in inputs)
     return msgspec.structs.replace(program, states=states, shared_in=(), shared_out=())
 
 
-def _list_rest(whole: Box, box: Box) -> Iterator[Box]:
-    """Yield what is left of a box without its first half along one loop."""
-    for i, (interval, part) in enumerate(zip(whole, box, strict=True)):
-        if interval != part:
-            yield (*whole[:i], (part[1], interval[1]), *whole[i + 1 :])
+def _divide(whole: Box, part: Box) -> list[tuple[Box, int]]:
+    """Return a part of a box for machine 0, and what is left of the box for machine 1."""
+    rest = list[Box]()
+    for i, ((start, stop), (first, last)) in enumerate(zip(whole, part, strict=True)):
+        sides = ((start, first), (last, stop))
+        rest += [(*part[:i], side, *whole[i + 1 :]) for side in sides if side[0] < side[1]]
+    return [(part, 0), *((box, 1) for box in rest)]
 
 
 def time_halves(packed: Sequence[Sequence[bytes]], progress: RoleProgress) -> list[list[Seconds]]:
     """Return the median seconds of each program of each operator, which are run in turn.
 
-    Nothing of one that refuses made-up numbers, as a binary cross entropy does.
+    Nothing of one that refuses made-up numbers, as a binary cross entropy does; its parts then count by their share.
     """
     times: list[list[Seconds]] = []
     for number, programs_of in enumerate(packed):
-        timers = [_make_timer(msgspec.msgpack.decode(one, type=Program)) for one in programs_of]
         try:
+            timers = [_make_timer(msgspec.msgpack.decode(one, type=Program)) for one in programs_of]
             for timer in timers:  # not counted: kernels are chosen, memory is mapped
                 timer.run()
-        except Exception:  # of the operator, which may be the user's; its parts are then said to take their share
+        except REFUSALS:
             times.append([])
         else:
             times.append(_time_in_turn(timers, BUDGET_S / len(packed), progress, number))
@@ -140,24 +161,26 @@ def compute_ratios(
 ) -> dict[str, Ratio]:
     """Return how many times its share half of each operator that was measured takes, by the names of the cost model.
 
-    Less than its share is taken for its share, since a plan may be bounded by that.
+    Less than its share is taken for its share, since a plan may be bounded by that; and so is what a whole operator
+    hides that takes no longer than what a segment costs.
     """
     found, costs = dict[str, Ratio](), (machine.segment_s, machine.segment_back_s)
     for operator, times in zip(halves, measured, strict=True):
         if not times:
             continue
-        own = [tuple(max(MIN_S, s - cost) for s, cost in zip(one, costs, strict=True)) for one in times]
-        modelled = [work.modelled_seconds(machine) for work in operator.works]
-        for loop, seconds, share, work in zip(operator.loops, own[1:], modelled[1:], operator.works[1:], strict=True):
-            halvings = dict(work.halvings)[name_half(operator.signature, loop)]
-            ahead, back = (
-                _compute_ratio(seconds[i] / own[0][i], share[i] / modelled[0][i] if modelled[0][i] else 1.0, halvings)
-                for i in range(2)
-            )
-            found[name_half(operator.signature, loop)] = (ahead, back if operator.works[0].gradients else 1.0)
+        (whole, *parts), (work, *works) = times, operator.works
+        for name, seconds, part in zip(operator.names, parts, works, strict=True):
+            shares = zip(work.modelled_seconds(machine), part.modelled_seconds(machine), strict=True)
+            ratios = [1.0, 1.0]
+            for i, ((all_of_it, share), cost) in enumerate(zip(shares, costs, strict=True)):
+                is_large = whole[i] > 2 * cost and share > 0 and (i == 0 or work.gradients > 0)
+                if is_large:
+                    longer = (seconds[i] - cost) / (whole[i] - cost) / (share / all_of_it)
+                    ratios[i] = _round_ratio(longer, dict(part.halvings)[name])
+            found[name] = (ratios[0], ratios[1])
     return found
 
 
-def _compute_ratio(measured: float, modelled: float, halvings: float) -> float:
-    ratio = (measured / modelled) ** (1 / halvings) if modelled > 0 else 1.0
-    return float(f"{min(MAX_RATIO, max(1.0, ratio)):.3g}")
+def _round_ratio(longer: float, halvings: float) -> float:
+    """Return the ratio of a half, of a part that takes so many times as long as its share."""
+    return float(f"{min(MAX_RATIO, max(1.0, longer) ** (1 / halvings)):.3g}")

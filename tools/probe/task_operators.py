@@ -81,7 +81,8 @@ def measure_operators(
     works = _find_works(graph)
     flow = lower_cut(graph, one_machine_cut(graph))
     modelled = sum(sum(work.modelled_seconds(machine)) for work in works.values())
-    (memory,) = peak_memory(flow)
+    (held,) = peak_memory(flow)
+    memory = sum(held)
     if memory > MAX_BYTES or modelled > MAX_STEP_S:
         return None
     divided = _divide(flow)
@@ -93,10 +94,11 @@ def measure_operators(
     for signature, ratio in _compare(divided, works, segments, machine):
         found[signature].append(ratio)
     peak = max(one.peak_bytes for one in timed)  # which differs by a tenth: malloc leaves holes as chance has it
-    taken = max(0, peak - machine.process_bytes) / max(1, memory)
+    taken = max(0, peak - machine.process_bytes - held.steady) / max(1, held.working)
+    operators = {signature: _average(ratios) for signature, ratios in found.items()}
+    operators |= compute_ratios(halves, first.halves, machine) if first.halves else {}
     return TaskRatios(
-        {signature: _average(ratios) for signature, ratios in found.items() if signature not in known}
-        | (compute_ratios(halves, first.halves, machine) if first.halves else {}),
+        {name: ratio for name, ratio in operators.items() if name not in known},
         _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if peak else 1.0,
         _compute_contention(timed, cores) if processes > 1 else None,
         _compute_speedup(first, cores) if first.undivided_s else None,

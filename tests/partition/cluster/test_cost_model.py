@@ -101,7 +101,8 @@ def test_a_part_costs_as_many_times_its_share_as_halves_of_its_loops_do():
     signature = costs.work(op, whole).signature
     sizes = [loop.size for loop in op.nest.loops]
     features, inputs = sizes.index(32), sizes.index(64)
-    halves = {name_half(signature, inputs): (1.5, 2.0), name_half(signature, features): (1.25, 1.0)}
+    names = [name_half(signature, op.nest.loops, i) for i in (inputs, features)]
+    halves = dict(zip(names, [(1.5, 2.0), (1.25, 1.0)], strict=True))
     slower = replace(machine, ratios=halves)
     for parts, expected in (
         ({}, (1.0, 1.0)),

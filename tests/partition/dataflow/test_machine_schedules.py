@@ -130,7 +130,7 @@ def list_rules(dataflow: Dataflow) -> list[tuple[bool, bool]]:
     count = dataflow.cut.machines
     costs = CostModel(dataflow.graph.tensors)
     roles = make_schedules(dataflow, uniform_cluster(count), costs, [1.0] * count, 2)
-    return [(role.one_at_a_time, role.backward_whole) for role in roles]
+    return [(role.max_in_flight == 1, role.backward_whole) for role in roles]
 
 
 def test_what_a_machine_does_one_micro_batch_after_the_other_is_what_its_worker_does_so() -> None:
@@ -164,3 +164,14 @@ def test_gradients_that_are_added_up_keep_micro_batches_apart() -> None:
     assert steps[0][1] < 1.1 * steps[0][0]  # both are on their way at once
     assert steps[1][0] == pytest.approx(steps[0][0], rel=0.1)
     assert steps[1][1] == pytest.approx(1.5 * steps[1][0], rel=0.1)  # forward at once, backward one after the other
+
+
+def test_a_buffer_that_is_overwritten_twice_keeps_micro_batches_apart_and_holds_one_at_a_time() -> None:
+    averaging = place_between_elsewhere(capture_twice(nn.BatchNorm1d(16, affine=False)))
+    plain = place_between_elsewhere(capture_twice(nn.LayerNorm(16, elementwise_affine=False)))
+    cluster = replace(uniform_cluster(2), latency_s=1.0)
+    twice, once = ([simulate(flow, cluster, micro_batches=n) for n in (1, 2)] for flow in (averaging, plain))
+    assert once[1].step_s == pytest.approx(once[0].step_s, rel=0.01)  # there, back, and there again
+    assert twice[1].step_s == pytest.approx(5 / 3 * twice[0].step_s, rel=0.01)  # all but the last of it, and all again
+    assert [one.memory_bytes[0] for one in twice] == [twice[0].memory_bytes[0]] * 2
+    assert once[1].memory_bytes[0] > once[0].memory_bytes[0]

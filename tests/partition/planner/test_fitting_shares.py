@@ -18,7 +18,7 @@ GRAPH = chain(256, 256, 256, 256, 256, batch=16)
 
 def need(graph: Graph) -> int:
     """Bytes that one machine needs for the whole model."""
-    return peak_memory(lower_cut(graph, one_machine_cut(graph)))[0]
+    return sum(peak_memory(lower_cut(graph, one_machine_cut(graph)))[0])
 
 
 def cluster_of(*machines: tuple[float, float]) -> Cluster:

@@ -74,7 +74,18 @@ def test_memory_of_large_gradients_is_given_back_after_their_segments(monkeypatc
         with Replica(both) as replica:
             replica.load(lambda name: torch.ones(squares.get_parameter(name).shape))
             replica.step(Data((torch.ones(2, 12),), ()), 0)
-        assert len(returned) == sum(large)
+        assert len(returned) == sum(large) + len(both)  # once by each after the first step
+
+
+def test_memory_that_steps_have_left_free_is_given_back_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = capture(nn.Linear(4, 4), summed, [torch.ones(2, 4)])
+    returned, steps = list[int](), iter(range(20))
+    monkeypatch.setattr(worker, "return_free_memory", lambda: returned.append(step))
+    with Replica(programs(lower_cut(graph, placed(graph, {})), training=True)) as replica:
+        replica.load(lambda name: torch.ones(graph.tensors[name].shape))
+        for step in steps:
+            replica.step(Data((torch.ones(2, 4),), ()), step)
+    assert sorted(set(returned)) == [0, 1, 3, 7, 15]
 
 
 def test_a_piece_that_nothing_depends_on_has_a_gradient_of_zero() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cutset.partition.cluster.cost_model import CostModel, name_half
+from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Machine
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
@@ -28,7 +28,7 @@ def test_every_operator_is_measured_once():
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1)
     assert found is not None
     large = list_halves(capture.train, MACHINE)
-    assert set(found.operators) == signatures | {name_half(one.signature, i) for one in large for i in one.loops}
+    assert set(found.operators) == signatures | {name for one in large for name in one.names}
     assert large
     assert all(ahead > 0 and back > 0 for ahead, back in found.operators.values())
     assert found.memory >= task_operators.MIN_MEMORY
@@ -53,9 +53,9 @@ def test_ratios_are_those_of_measured_and_modelled_seconds(monkeypatch):
     costs = CostModel(capture.train.tensors)
     works = [costs.work(op, op.nest.box) for op in capture.train.ops]
     times = [(2 * work.modelled_seconds(MACHINE)[0], 3 * work.modelled_seconds(MACHINE)[1]) for work in works]
-    (memory,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
+    (held,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
     machine = replace(MACHINE, process_bytes=1 << 20)
-    timed = OperatorTimes(times, (1 << 20) + 2 * memory)
+    timed = OperatorTimes(times, (1 << 20) + held.steady + 2 * held.working)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed])
     found = measure_operators(capture, SPEC, machine, {}, threads=1)
     assert found is not None
@@ -107,7 +107,8 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
 
     monkeypatch.setattr(task_operators, "_run", run)
     capture = capture_task(SPEC)
-    (memory,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
+    (held,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
+    memory = sum(held)
     for limit, contention in ((4 * memory, 2.0), (3 * memory, 1.0), (memory, None)):
         monkeypatch.setattr(task_operators, "MAX_BYTES", limit)
         found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=4, cores=2)
