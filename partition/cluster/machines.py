@@ -38,6 +38,13 @@ class HeldBytes(NamedTuple):
     working: int
 
 
+class ProcessMemory(NamedTuple):
+    """The memory of processes that work on one model: what they hold beside it, and `Machine.memory_ratio`."""
+
+    process_bytes: int
+    ratio: float
+
+
 @dataclass(frozen=True)
 class Machine:
     """One machine, or the cores that one worker has of it. The defaults are a desktop's core.
@@ -54,9 +61,9 @@ class Machine:
     ratios: of operators that were measured, by signature, of their halves, and of classes: how many times as long
     forward and backward take as all this says (cost_model.py).
 
-    process_bytes: memory that a worker's process takes before it has a part of a model: Python, torch, what they keep.
+    process_bytes: memory that a worker's process takes beside its part of a model: Python, torch, what they keep.
     memory_ratio: how many times as much as the memory model says activations and gradients of the model in question
-    take there, since malloc keeps holes; unrolled_memory_ratio: in the form in which recurrent operators are unrolled,
+    take there, since malloc keeps holes. unrolled_memory: both in the form in which recurrent operators are unrolled,
     None where that is not known.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
@@ -79,7 +86,7 @@ class Machine:
     cold: float = 0.0
     process_bytes: int = 0
     memory_ratio: float = 1.0
-    unrolled_memory_ratio: float | None = None
+    unrolled_memory: ProcessMemory | None = None
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     bandwidth_out: float | None = None
     bandwidth_in: float | None = None
@@ -94,6 +101,11 @@ class Machine:
     def needed_bytes(self, held: HeldBytes) -> int:
         """The memory that a process takes with a part of the model for which the memory model says so much."""
         return self.process_bytes + held.steady + round(self.memory_ratio * held.working)
+
+    def for_unrolled_form(self) -> "Machine":
+        """The same machine, with what is known of the model's unrolled form."""
+        known = self.unrolled_memory
+        return replace(self, process_bytes=known.process_bytes, memory_ratio=known.ratio) if known is not None else self
 
     @cached_property
     def _rate(self) -> Rate:
@@ -209,9 +221,7 @@ class Cluster:
 
     def for_unrolled_form(self) -> "Cluster":
         """The same machines, with what is known of the model's unrolled form."""
-        ratios = [(machine, machine.unrolled_memory_ratio) for machine in self.machines]
-        own = [machine if ratio is None else replace(machine, memory_ratio=ratio) for machine, ratio in ratios]
-        return replace(self, machines=tuple(own))
+        return replace(self, machines=tuple(machine.for_unrolled_form() for machine in self.machines))
 
     def bandwidth_out(self, machine: int) -> float:
         """Bytes/s that the card of a machine sends, to all others together."""

@@ -19,11 +19,11 @@ import msgspec
 
 from ...errors import BadInput
 from ...partition.cluster.cluster_file import read, to_toml
-from ...partition.cluster.machines import Cluster, SharedCores
+from ...partition.cluster.machines import Cluster, ProcessMemory, SharedCores
 from ...runtime.hosts.versions import read_cores
 from ...whole_file import write_whole
 
-FORMAT = 7
+FORMAT = 8
 MAX_BYTES = 16 << 20  # of a file; a longer one is none of ours
 MAX_SAVED = 20_000  # operators, and tasks; the oldest are dropped
 MIN_RATIO, MAX_RATIO = 0.01, 100.0  # anything else is an accident
@@ -46,7 +46,7 @@ class SavedProbe(msgspec.Struct, frozen=True):
 
     cluster: a cluster file of one such machine and the loopback between two processes. contention: as in `SharedCores`.
     busy: other processes that ran while it was measured; seconds: that this took. ratios: of operators by signature;
-    memory: of tasks, by the digest of their graph: measured over modelled memory; contentions: of tasks, by
+    memory: of processes, by the digest of the graph of their task; contentions: of tasks, by
     `name_contention`; speedups: of tasks, how many times as fast one process computes that has all the cores. learned:
     of classes of operators, from runs. learned_link: how many times as long messages took in runs as measured.
     """
@@ -58,7 +58,7 @@ class SavedProbe(msgspec.Struct, frozen=True):
     busy: float
     seconds: float
     ratios: dict[str, Ratio] = {}
-    memory: dict[str, float] = {}
+    memory: dict[str, ProcessMemory] = {}
     contentions: dict[str, float] = {}
     speedups: dict[str, float] = {}
     learned: dict[str, Ratio] = {}
@@ -71,11 +71,13 @@ class SavedProbe(msgspec.Struct, frozen=True):
         unrolled: of the task's unrolled form, if there is one.
         """
         one = read(self.cluster, name="the saved probe")
+        known = self.memory.get(task, ProcessMemory(one.machines[0].process_bytes, 1.0))
         machine = replace(
             one.machines[0],
             memory_bytes=one.machines[0].memory_bytes // (count * replicas),
-            memory_ratio=self.memory.get(task, 1.0),
-            unrolled_memory_ratio=self.memory.get(unrolled),
+            process_bytes=known.process_bytes,
+            memory_ratio=known.ratio,
+            unrolled_memory=self.memory.get(unrolled),
             ratios={**self.learned, **self.ratios},
         )
         machines = tuple(replace(machine, name=f"machine {number}") for number in range(count))
@@ -157,8 +159,10 @@ def read_saved_probe(key: MachineKey) -> tuple[SavedProbe | None, str]:
     if saved.key != key:
         return None, f"{path} is left out: it is a probe of another machine ({_describe_difference(saved.key, key)})"
     ratios = [*saved.ratios.values(), *saved.learned.values(), (saved.learned_link, saved.contention)]
-    ratios += [(ratio, ratio) for kept in (saved.memory, saved.contentions, saved.speedups) for ratio in kept.values()]
-    if not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
+    ratios += [(ratio, ratio) for kept in (saved.contentions, saved.speedups) for ratio in kept.values()]
+    ratios += [(memory.ratio, memory.ratio) for memory in saved.memory.values()]
+    are_bytes = all(memory.process_bytes >= 0 for memory in saved.memory.values())
+    if not are_bytes or not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
         return None, f"{path} is left out: it has numbers that cannot be"
     return saved, ""
 

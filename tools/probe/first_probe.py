@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import CutsetError
-from ...partition.cluster.machines import Cluster
+from ...partition.cluster.machines import Cluster, ProcessMemory
 from ..measured.saved_probe import (
     SavedProbe,
     find_folder,
@@ -127,7 +127,10 @@ def measure_task(
         if found is not None:
             known = {
                 "ratios": {**saved.ratios, **found.operators},
-                "memory": {**saved.memory, capture.train.digest: found.memory},
+                "memory": {
+                    **saved.memory,
+                    capture.train.digest: found.memory or ProcessMemory(machine.process_bytes, 1.0),
+                },
                 "contentions": {**saved.contentions, task: found.contention or saved.contention},
                 "speedups": {**saved.speedups, capture.train.digest: found.speedup or 1.0},
             }

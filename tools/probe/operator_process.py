@@ -18,6 +18,7 @@ from ...models.task import Data
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
+from ...runtime.channel.shared_tensors import return_free_memory
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.trace import Trace
 from ...runtime.worker.worker import BACKWARD, FORWARD, Worker
@@ -58,7 +59,8 @@ class OperatorSetup(StepSetup, frozen=True):
 
 class OperatorTimes(msgspec.Struct, frozen=True):
     """segments: median seconds of each segment, forward and backward, while no other process works, none where that was
-    not measured. peak_bytes: of a process that has the whole model. The rest is by rounds, and empty where it was not
+    not measured. peak_bytes: of a process that has the whole model; resting_bytes: that it has between two steps. The
+    rest is by rounds, and empty where it was not
     measured. whole_s: seconds of that process's step; undivided_s: of such a step by one process with all the cores.
     alone_s, crowded_s: seconds of a step of segments by itself and beside others, from the moment at which all begin;
     computed_alone_s, crowded_segments_s: without the waiting for a core, of the first, and of each segment of the
@@ -66,6 +68,7 @@ class OperatorTimes(msgspec.Struct, frozen=True):
 
     segments: Medians
     peak_bytes: int
+    resting_bytes: int
     whole_s: list[float] = []
     undivided_s: list[float] = []
     alone_s: list[float] = []
@@ -79,13 +82,13 @@ def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict
     """Return what a process with the whole model takes, and what its steps and their segments take by themselves."""
     config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
-    peak = _measure_peak(config, mailbox, batch)
+    memory = _measure_memory(config, mailbox, batch)
     agree_on_start(mailbox, config.processes, config.number, AFTER_PEAK)
     rounds = _Rounds(config, mailbox, batch, progress)
     for number in range(_agree_on_rounds(rounds, mailbox, config)):
         rounds.make(number)
     halves = [] if config.number else time_halves(config.halves, progress)
-    return msgspec.to_builtins(msgspec.structs.replace(rounds.collect(peak), halves=halves))  # type: ignore[no-any-return]
+    return msgspec.to_builtins(msgspec.structs.replace(rounds.collect(*memory), halves=halves))  # type: ignore[no-any-return]
 
 
 def _agree_on_rounds(rounds: "_Rounds", mailbox: Mailbox, config: OperatorSetup) -> int:
@@ -140,8 +143,8 @@ class _Rounds:
         if len(self._config.processes) > 1:
             self._time_divided(2 * number + 1, self._config.processes, self._crowded_s)
 
-    def collect(self, peak_bytes: int) -> OperatorTimes:
-        """Return what the rounds took. peak_bytes: what the whole model took before."""
+    def collect(self, peak_bytes: int, resting_bytes: int) -> OperatorTimes:
+        """Return what the rounds took. peak_bytes, resting_bytes: what the whole model took before."""
         segments, computed = defaultdict[tuple[str, int], list[float]](list), defaultdict[int, list[float]](list)
         for span in self._divided.trace.spans:
             if span.kind not in (FORWARD, BACKWARD):
@@ -154,6 +157,7 @@ class _Rounds:
         return OperatorTimes(
             [(middle.get((FORWARD, part), 0.0), middle.get((BACKWARD, part), 0.0)) for part in parts],
             peak_bytes,
+            resting_bytes,
             self._whole_s,
             self._undivided_s,
             self._alone_s,
@@ -192,7 +196,8 @@ def _with_whole(config: OperatorSetup) -> OperatorSetup:
     return msgspec.structs.replace(config, program=config.whole)
 
 
-def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
+def _measure_memory(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> tuple[int, int]:
+    """Return the most that the whole model takes in a step, and what it holds between steps."""
     worker = make_worker(_with_whole(config), mailbox)
     pushed = hold_pushed(worker)
     restart_peak()
@@ -202,5 +207,7 @@ def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
         worker.step(batch, -1 - step)
         if step >= MIN_STEPS and time.monotonic() > deadline:
             break
+    return_free_memory()
+    peak, resting = read_memory("VmHWM"), read_memory("VmRSS")
     del pushed
-    return read_memory("VmHWM")
+    return peak, resting

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from ...partition.cluster.cost_model import CostModel, Work
-from ...partition.cluster.machines import Machine
+from ...partition.cluster.machines import HeldBytes, Machine, ProcessMemory
 from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.dataflow import RUN, Dataflow
 from ...partition.dataflow.lowering import lower_cut
@@ -48,7 +48,7 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class TaskRatios:
-    """Measured over modelled: seconds of operators by signature, and memory of the whole model.
+    """Measured over modelled: seconds of operators by signature. memory: of the whole model; None where it is not told.
 
     contention: how many times as long all operators take while all cores are busy, or where processes take turns; None
     where there is one process. speedup: how many times as fast one process makes a step that has all the cores;
@@ -56,7 +56,7 @@ class TaskRatios:
     """
 
     operators: dict[str, Ratio]
-    memory: float
+    memory: ProcessMemory | None
     contention: float | None = None
     speedup: float | None = None
 
@@ -93,16 +93,21 @@ def measure_operators(
     segments = _scale_to_whole(first, machine)
     for signature, ratio in _compare(divided, works, segments, machine):
         found[signature].append(ratio)
-    peak = max(one.peak_bytes for one in timed)  # which differs by a tenth: malloc leaves holes as chance has it
-    taken = max(0, peak - machine.process_bytes - held.steady) / max(1, held.working)
     operators = {signature: _average(ratios) for signature, ratios in found.items()}
     operators |= compute_ratios(halves, first.halves, machine) if first.halves else {}
     return TaskRatios(
         {name: ratio for name, ratio in operators.items() if name not in known},
-        _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if peak else 1.0,
+        _find_memory(timed, held) if first.peak_bytes else None,
         _compute_contention(timed, cores) if processes > 1 else None,
         _compute_speedup(first, cores) if first.undivided_s else None,
     )
+
+
+def _find_memory(timed: Sequence[OperatorTimes], held: HeldBytes) -> ProcessMemory:
+    """Return what the process took that took most; it differs by a tenth, as malloc leaves holes by chance."""
+    own = max(one.resting_bytes for one in timed) - held.steady
+    ratio = max(one.peak_bytes - one.resting_bytes for one in timed) / max(1, held.working)
+    return ProcessMemory(max(0, own), _round(min(MAX_MEMORY, max(MIN_MEMORY, ratio))))
 
 
 def _compute_speedup(first: OperatorTimes, cores: int) -> float:

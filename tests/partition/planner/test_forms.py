@@ -7,7 +7,7 @@ import pytest
 from recurrent_nets import unrolled, whole
 
 from cutset.errors import Infeasible
-from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, ProcessMemory, uniform_cluster
 from cutset.partition.ir.graph import Graph
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.planner.forms import find_form
@@ -45,17 +45,18 @@ def test_where_a_step_computes_for_long_the_unrolled_form_is_better() -> None:
 @pytest.mark.run
 def test_each_form_takes_the_memory_that_was_measured_of_it() -> None:
     slow = cluster(1e6)
-    machines = tuple(replace(machine, memory_ratio=2.0, unrolled_memory_ratio=3.0) for machine in slow.machines)
+    unrolled = ProcessMemory(3000, 1.0)
+    machines = tuple(replace(machine, process_bytes=2000, unrolled_memory=unrolled) for machine in slow.machines)
     plain, own = (find_form(*graphs(), one) for one in (slow, replace(slow, machines=machines)))
     assert own.unrolled
     assert own.runner_up is not None
     assert plain.runner_up is not None
-    for form, other, ratio in (
-        (own.result, plain.result, 3),
-        (own.runner_up, plain.runner_up, 2),
+    for form, other, size in (
+        (own.result, plain.result, 3000),
+        (own.runner_up, plain.runner_up, 2000),
     ):
         pairs = zip(form.winner.simulation.memory_bytes, other.winner.simulation.memory_bytes, strict=True)
-        assert all(measured == ratio * modelled for measured, modelled in pairs)
+        assert all(taken == size + modelled for taken, modelled in pairs)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from cutset.partition.cluster.machines import Cluster, Machine, Rate, SharedCores, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, ProcessMemory, Rate, SharedCores, uniform_cluster
 from cutset.tools.measured.saved_probe import (
     FORMAT,
     MachineKey,
@@ -70,11 +70,16 @@ def test_one_process_is_as_fast_with_all_cores_as_was_measured():
 
 
 def test_both_forms_of_a_task_have_the_memory_that_was_measured():
-    saved = msgspec.structs.replace(make_probe(), memory={"whole": 1.5, "unrolled": 1.25})
+    saved = msgspec.structs.replace(
+        make_probe(), memory={"whole": ProcessMemory(3, 1.5), "unrolled": ProcessMemory(4, 1.25)}
+    )
     both, one = saved.make_cluster(2, task="whole", unrolled="unrolled"), saved.make_cluster(2, task="whole")
-    assert [machine.memory_ratio for machine in both.machines] == [1.5, 1.5]
-    assert [machine.memory_ratio for machine in both.for_unrolled_form().machines] == [1.25, 1.25]
-    assert [machine.memory_ratio for machine in one.for_unrolled_form().machines] == [1.5, 1.5]
+    for cluster, expected in (
+        (both, (3, 1.5)),
+        (both.for_unrolled_form(), (4, 1.25)),
+        (one.for_unrolled_form(), (3, 1.5)),
+    ):
+        assert [(machine.process_bytes, machine.memory_ratio) for machine in cluster.machines] == [expected] * 2
 
 
 def test_messages_are_as_slow_as_runs_have_shown():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cutset.partition.cluster.machines import SharedCores, uniform_cluster
+from cutset.partition.cluster.machines import ProcessMemory, SharedCores, uniform_cluster
 from cutset.tools.measured.saved_probe import make_key, read_saved_probe
 from cutset.tools.probe import first_probe, measure_machine
 from cutset.tools.probe.first_probe import find_machines, probe_once
@@ -67,7 +67,7 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
 
     def measure_operators(capture, spec, machine, known, *, threads, processes, cores):
         measured.append(spec.model)
-        return TaskRatios({"an operator": (2.0, 1.0)}, 1.5, contention=1.75, speedup=1.25)
+        return TaskRatios({"an operator": (2.0, 1.0)}, ProcessMemory(7, 1.5), contention=1.75, speedup=1.25)
 
     monkeypatch.setattr("cutset.tools.probe.task_operators.measure_operators", measure_operators)
     monkeypatch.setattr("cutset.tools.probe.task_operators.has_unknown", lambda capture, known: not known)
@@ -75,7 +75,7 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
         cluster = find_machines(capture, spec, PlanRequest(machines=2, cluster=HERE), lambda words: None)
         assert cluster is not None
         assert cluster.machines[0].ratios == {"an operator": (2.0, 1.0)}
-        assert cluster.machines[0].memory_ratio == 1.5
+        assert (cluster.machines[0].process_bytes, cluster.machines[0].memory_ratio) == (7, 1.5)
         assert (cluster.shared[0].contention, cluster.shared[0].whole_speedup) == (1.75, 1.25)
     assert measured == [spec.model]
 
@@ -85,7 +85,7 @@ def test_the_contention_of_a_task_does_not_hang_on_which_plan_came_first(probes,
     monkeypatch.setattr("cutset.tools.measured.saved_probe.read_cores", lambda: 2)
     monkeypatch.setattr(
         "cutset.tools.probe.task_operators.measure_operators",
-        lambda *arguments, processes, **more: TaskRatios({}, 1.5, contention=1.0 + processes / 8),
+        lambda *arguments, processes, **more: TaskRatios({}, ProcessMemory(7, 1.5), contention=1.0 + processes / 8),
     )
     monkeypatch.setattr("cutset.tools.probe.task_operators.has_unknown", lambda capture, known: False)
     for count in (3, 2, 3):  # three take turns, two do not
@@ -99,7 +99,7 @@ def test_what_is_measured_again_is_for_one_plan_alone(probes, monkeypatch):
     kept = probe_once(2, lambda words: None)
     monkeypatch.setattr(
         "cutset.tools.probe.task_operators.measure_operators",
-        lambda *arguments, **more: TaskRatios({"an operator": (2.0, 1.0)}, 1.5, contention=1.75),
+        lambda *arguments, **more: TaskRatios({"an operator": (2.0, 1.0)}, ProcessMemory(7, 1.5), contention=1.75),
     )
     for _ in range(2):
         cluster = find_machines(capture, spec, PlanRequest(machines=2, cluster=HERE), pytest.fail, again=True)

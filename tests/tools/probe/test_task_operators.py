@@ -31,7 +31,9 @@ def test_every_operator_is_measured_once():
     assert set(found.operators) == signatures | {name for one in large for name in one.names}
     assert large
     assert all(ahead > 0 and back > 0 for ahead, back in found.operators.values())
-    assert found.memory >= task_operators.MIN_MEMORY
+    assert found.memory is not None
+    assert found.memory.ratio >= task_operators.MIN_MEMORY
+    assert 50 << 20 < found.memory.process_bytes < 1 << 30
     assert found.contention is None
     assert has_unknown(capture, {})
     assert not has_unknown(capture, found.operators)
@@ -55,11 +57,11 @@ def test_ratios_are_those_of_measured_and_modelled_seconds(monkeypatch):
     times = [(2 * work.modelled_seconds(MACHINE)[0], 3 * work.modelled_seconds(MACHINE)[1]) for work in works]
     (held,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
     machine = replace(MACHINE, process_bytes=1 << 20)
-    timed = OperatorTimes(times, (1 << 20) + held.steady + 2 * held.working)
+    timed = OperatorTimes(times, (3 << 20) + held.steady + 2 * held.working, (3 << 20) + held.steady)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed])
     found = measure_operators(capture, SPEC, machine, {}, threads=1)
     assert found is not None
-    assert found.memory == pytest.approx(2.0, rel=1e-2)
+    assert found.memory == (3 << 20, pytest.approx(2.0, rel=1e-2))
     for work in works:
         assert found.operators[work.signature] == (pytest.approx(2.0, rel=1e-2), pytest.approx(3.0, rel=1e-2))
 
@@ -73,7 +75,7 @@ def test_operators_add_up_to_a_step_of_the_whole_model(monkeypatch, times, scale
     modelled = [work.modelled_seconds(machine) for work in works]
     segments = [(1e-3 + 10 * ahead, 2e-3 + 10 * back) for ahead, back in modelled]
     whole_s = 7e-3 + times * 10 * sum(map(sum, modelled)) if times else 0.0
-    timed = OperatorTimes(segments, 0, [9e9, whole_s, 0.0])
+    timed = OperatorTimes(segments, 0, 0, [9e9, whole_s, 0.0])
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed])
     found = measure_operators(capture, SPEC, machine, {}, threads=1)
     assert found is not None
@@ -87,9 +89,9 @@ def test_contention_is_that_of_the_same_round_with_waiting_for_the_slowest(monke
     count = len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
     alone = {"computed_alone_s": [3.0, 6.0, 6.0]}
     first = OperatorTimes(
-        [(1.0, 2.0)] * count, 1 << 30, **alone, crowded_segments_s=[[1.0, 2.5], [4.0, 4.0], [9.0, 9.0]]
+        [(1.0, 2.0)] * count, 1 << 30, 1 << 29, **alone, crowded_segments_s=[[1.0, 2.5], [4.0, 4.0], [9.0, 9.0]]
     )
-    other = OperatorTimes([], 0, crowded_segments_s=[[2.0, 1.5], [4.5, 4.5], [4.0, 4.0]])
+    other = OperatorTimes([], 0, 0, crowded_segments_s=[[2.0, 1.5], [4.5, 4.5], [4.0, 4.0]])
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [first, other])
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
@@ -103,7 +105,7 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
         counts.append(processes)
         segments = [(1.0, 1.0)] * len(flow.instructions)
         times = {"alone_s": [1.0], "crowded_s": [4.0], "computed_alone_s": [2.0], "crowded_segments_s": [[2.0]]}
-        return processes * [OperatorTimes(segments, 0, **times)]
+        return processes * [OperatorTimes(segments, 0, 0, **times)]
 
     monkeypatch.setattr(task_operators, "_run", run)
     capture = capture_task(SPEC)
@@ -125,7 +127,7 @@ def test_processes_that_take_turns_are_as_late_as_the_last_and_wait_for_the_slow
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
     timed = [
         OperatorTimes(
-            segments, 0, alone_s=[2.0, 4.0, 2.0], crowded_s=[3.0, 2 * last, 9.0], crowded_segments_s=[own] * 3
+            segments, 0, 0, alone_s=[2.0, 4.0, 2.0], crowded_s=[3.0, 2 * last, 9.0], crowded_segments_s=[own] * 3
         )
         for last, own in zip((3.3, 3.0, 3.3), segments_s, strict=True)
     ]
@@ -141,7 +143,7 @@ def test_a_process_with_all_cores_is_as_fast_as_they_can_make_it(monkeypatch, un
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
     undivided = [undivided_s, 2 * undivided_s, undivided_s] if undivided_s else []
     computed = {"computed_alone_s": [3.0], "crowded_segments_s": [[3.0]]}
-    timed = OperatorTimes(segments, 0, [3.0, 6.0, 9.0], undivided, **computed)
+    timed = OperatorTimes(segments, 0, 0, [3.0, 6.0, 9.0], undivided, **computed)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed, timed])
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None

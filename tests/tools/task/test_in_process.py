@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cutset
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCores, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, ProcessMemory, SharedCores, uniform_cluster
 from cutset.tools.measured.saved_probe import make_key, make_saved_probe, save_probe
 
 
@@ -35,7 +35,7 @@ def test_a_number_of_machines_means_processes_as_they_were_measured(tmp_path, mo
     assert [m.memory_bytes for m in measured.machines] == [4 << 30, 4 << 30]
     used = [[m.memory_used_bytes for m in measured.machines]]
     for ratio in (2.0, 3.0):  # of activations and gradients
-        save_probe(msgspec.structs.replace(probe, memory={measured.fingerprint.graph: ratio}))
+        save_probe(msgspec.structs.replace(probe, memory={measured.fingerprint.graph: ProcessMemory(10**8, ratio)}))
         used.append([m.memory_used_bytes for m in cutset.plan(net(), x, machines=2).machines])
     for once, twice, thrice in zip(*used, strict=True):
         assert thrice - twice == pytest.approx(twice - once, abs=2)
