@@ -23,6 +23,7 @@ from .exchange import Exchange
 from .run_split import SHARD_COPIES, RunSplit, predict_split
 
 UNSUITED = ("E202", "E205")  # errors of options that other numbers of machines may suit: kinds of candidates, pins
+NOTHING = HeldBytes(0, 0)
 TOLERANCE = 1.05  # splits that are slower by less are as fast as the fastest, as far as can be predicted
 
 
@@ -39,9 +40,6 @@ class RunPlan:
     rejected: tuple[str, ...]
     one_process: float | None
     pays: bool
-
-
-NOTHING = HeldBytes(0, 0)
 
 
 def plan_run(

@@ -1,9 +1,9 @@
 """Contention: how many times as long processes of one host compute while all of them do as while the others are idle.
 
-Caches, memory and, of two threads of a core, the core itself are shared. Measured of a task, the processes wait for the
-slower one after each operator, too, as machines do that have parts of it; a plan that seldom waits is so predicted to
-take a little too long. What operators of every class show is a
-machine's (measure_machine.py), to go by where those of a task are not measured (task_operators.py).
+Caches, memory and, of two threads of a core, the core itself are shared. What operators of every class show is a
+machine's (measure_machine.py), to go by where those of a task are not measured (task_operators.py). Measured of a task,
+the processes wait for the slower one after each operator, too, as machines do that have parts of it; a plan that seldom
+waits is so predicted to take a little too long.
 """
 
 import statistics

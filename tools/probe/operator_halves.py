@@ -9,7 +9,7 @@ alone are timed so, and none that reads whole numbers, which may say how much th
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -51,17 +51,17 @@ class OperatorHalves:
 
 def list_halves(graph: Graph, machine: Machine) -> list[OperatorHalves]:
     """Return the large operators of a graph that can be cut, each once. machine: sizes are seconds of this one."""
-    costs, like, seconds = CostModel(graph.tensors), dict[Hashable, Op](), defaultdict[Hashable, float](float)
+    costs, like, seconds = CostModel(graph.tensors), dict[str, Op](), defaultdict[str, float](float)
     for op in graph.ops:
         work = costs.work(op, op.nest.box)
-        key = work.signature, tuple((loop.size, loop.kind) for loop in op.nest.loops)
-        like.setdefault(key, op)
-        seconds[key] += sum(work.modelled_seconds(machine))
+        name = name_half(work.signature, op.nest.loops, 0)  # the same for all whose halves have the same names
+        like.setdefault(name, op)
+        seconds[name] += sum(work.modelled_seconds(machine))
     total = sum(seconds.values())
     if total > MAX_STEP_S:
         return []
-    by_size = sorted(seconds, key=lambda key: -seconds[key])
-    large = [like[key] for key in by_size if seconds[key] >= MIN_SHARE * total]
+    by_size = sorted(seconds, key=lambda name: -seconds[name])
+    large = [like[name] for name in by_size if seconds[name] >= MIN_SHARE * total]
     measurable = [op for op in large if _is_measurable(graph, op)][:MAX_OPERATORS]
     return [halves for op in measurable if (halves := _make_halves(graph, op, costs)).loops]
 

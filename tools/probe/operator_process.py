@@ -60,11 +60,10 @@ class OperatorSetup(StepSetup, frozen=True):
 class OperatorTimes(msgspec.Struct, frozen=True):
     """segments: median seconds of each segment, forward and backward, while no other process works, none where that was
     not measured. peak_bytes: of a process that has the whole model; resting_bytes: that it has between two steps. The
-    rest is by rounds, and empty where it was not
-    measured. whole_s: seconds of that process's step; undivided_s: of such a step by one process with all the cores.
-    alone_s, crowded_s: seconds of a step of segments by itself and beside others, from the moment at which all begin;
-    computed_alone_s, crowded_segments_s: without the waiting for a core, of the first, and of each segment of the
-    second, in their order. halves: what `time_halves` found."""
+    rest is by rounds, and empty where it was not measured. whole_s: seconds of that process's step; undivided_s: of
+    such a step by one process with all the cores. alone_s, crowded_s: seconds of a step of segments by itself and
+    beside others, from the moment at which all begin; computed_alone_s, crowded_segments_s: without the waiting for a
+    core, of the first, and of each segment of the second, in their order. halves: what `time_halves` found."""
 
     segments: Medians
     peak_bytes: int
