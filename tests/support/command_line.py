@@ -1,5 +1,6 @@
 """The command `cutset` in this process, and how it ended."""
 
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -39,6 +40,13 @@ def cutset(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 
     yield call
     signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def roleless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where training is left out, no process that imports torch for it is started while it is prepared."""
+    for user in ("train", "commands.train_command"):
+        monkeypatch.setattr(f"cutset.tools.{user}.open_early_host", lambda config: contextlib.nullcontext())
 
 
 def refused(outcome: Outcome, exit_code: int, code: str, *said: str) -> None:

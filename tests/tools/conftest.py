@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from command_line import cutset as cutset
+from command_line import roleless as roleless
 
 from cutset.partition.placement.placement_file import (
     FORMAT,

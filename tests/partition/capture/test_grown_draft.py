@@ -132,12 +132,14 @@ def test_the_middle_of_like_layers_is_not_traced(name: str, grown: list[int]) ->
     assert len(grown) == (2 if name == "two chains" else 1)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["batch norm", "mask"])
 def test_nor_is_it_in_evaluation(name: str, grown: list[int]) -> None:
     assert_same_as_whole(GROWN[name], training=False)
     assert grown
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["mask", "batch norm"])
 def test_nor_is_it_with_casts(name: str, grown: list[int]) -> None:
     assert_same_as_whole(GROWN[name], autocast="bfloat16")
@@ -324,6 +326,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
+@pytest.mark.first_cases(12)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_the_model_does_with_its_layers_is_in_the_graph(name: str, grown: list[int]) -> None:
     make, chains = OTHERS[name]

@@ -90,6 +90,7 @@ def each_put_apart(self: Any, x: Tensor, share: Tensor, weights: Tensor, chosen:
     return out
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("add", [by_where, by_mask, by_indices, by_one_hot, by_columns, each_put_apart])
 def test_experts_read_and_fill_their_tokens_alone(add: Forward) -> None:
     graph = graph_of(add)
@@ -103,6 +104,7 @@ def test_experts_read_and_fill_their_tokens_alone(add: Forward) -> None:
     assert all(op.is_cuttable for op in (*dispatches, *combines))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("add", [by_mask, by_indices])
 def test_no_expert_waits_for_another_that_adds_to_the_same(add: Forward) -> None:
     made = {name for op in ops(graph_of(add), ISLAND) for name in op.outputs}

@@ -1,5 +1,6 @@
 """Where operators that cannot be cut are placed: the experts of a mixture on different machines."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,10 +27,12 @@ from cutset.partition.operators.island import ISLAND
 from cutset.partition.operators.routed_rows import COMBINE, DISPATCH, ROUTED
 from cutset.partition.placement.verdict import write_verdict
 from cutset.partition.planner.candidates import propose_candidates
-from cutset.partition.planner.plan import Candidate, PlanningProblem
+from cutset.partition.planner.plan import Candidate, PlanningProblem, PlanningResult
 from cutset.partition.planner.planner import find_plan
 from cutset.partition.planner.whole_operators import _share_out, spread_whole_operators
 from cutset.tools.bench.planner.hand_plans import _divide_batch
+
+pytestmark = pytest.mark.xdist_group("whole operators")  # what is captured and planned once is shared
 
 TOKENS, WIDTH, HIDDEN = 512, 128, 512
 
@@ -57,18 +60,24 @@ def mixed_samples() -> Data:
     return Data((torch.randn(64, WIDTH),), (torch.randint(10, (64,)),))
 
 
-def mixture(hidden: Sequence[int], chosen: int = 2) -> Graph:
+@functools.cache
+def mixture(hidden: tuple[int, ...], chosen: int) -> Graph:
     batch = (torch.zeros(TOKENS, WIDTH),), (torch.zeros(TOKENS, dtype=torch.long),)
     return capture(Mixture(hidden, chosen), F.cross_entropy, *batch)[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def eight() -> Graph:
-    return mixture([HIDDEN] * 8)
+    return mixture((HIDDEN,) * 8, 2)
 
 
 def network(gbits: float, machines: int = 4) -> Cluster:
     return replace(uniform_cluster(machines), bandwidth=gbits * 125e6)
+
+
+@functools.cache
+def plan_eight(gbits: float) -> PlanningResult:
+    return find_plan(mixture((HIDDEN,) * 8, 2), network(gbits))
 
 
 def spread(graph: Graph, cluster: Cluster, pins: dict[str, int] | None = None) -> dict[str, int]:
@@ -83,7 +92,7 @@ def test_neighbours_are_together_and_rows_are_routed_where_they_are(eight: Graph
 
 
 def test_of_more_rows_than_all_the_whole_tensor_travels_and_a_sum_returns() -> None:
-    graph = mixture([HIDDEN] * 8, chosen=3)  # four experts of a machine take 1.5 times as many rows as there are
+    graph = mixture((HIDDEN,) * 8, 3)  # four experts of a machine take 1.5 times as many rows as there are
     placed = spread(graph, network(1, machines=2))
     experts = [op.name for op in graph.ops if op.target == ISLAND]
     assert [placed[name] for name in experts] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -106,8 +115,8 @@ def test_all_rows_travel_where_that_is_asked_for(eight: Graph) -> None:
         assert [placed[op.name] for op in eight.ops if op.target == target] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_where_packing_costs_more_than_the_network_whole_tensors_travel(eight: Graph) -> None:
-    slow, fast = (find_plan(eight, network(gbits)).winner for gbits in (1, 1000))
+def test_where_packing_costs_more_than_the_network_whole_tensors_travel() -> None:
+    slow, fast = (plan_eight(gbits).winner for gbits in (1, 1000))
     assert slow.dataflow.depends_on_data
     assert not fast.dataflow.depends_on_data
 
@@ -127,11 +136,12 @@ def test_rows_that_stay_on_a_machine_are_passed_on(eight: Graph) -> None:
             assert {i.machine for i in routed if i.op in dispatches and i.index in dataflow.passing} == {place}
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("gbits", [1, 10])
 def test_a_plan_is_as_fast_as_one_whose_experts_are_placed_by_hand(eight: Graph, gbits: float) -> None:
     experts = [op.name for op in eight.ops if op.target == ISLAND]
     by_hand = [f"{name}={number // 2}" for number, name in enumerate(experts)]
-    found = find_plan(eight, network(gbits)).winner.simulation.step_s
+    found = plan_eight(gbits).winner.simulation.step_s
     assert found <= find_plan(eight, network(gbits), pins=by_hand).winner.simulation.step_s
     assert found <= simulate(expert_parallel(eight, 4), network(gbits)).step_s
 
@@ -144,9 +154,10 @@ def expert_parallel(graph: Graph, machines: int) -> Dataflow:
     return lower_cut(graph, Cut(machines, fuse_boxes(machines, boxes)))
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(("machines", "chosen"), [(4, 2), (2, 1), (8, 2)])
 def test_only_the_tokens_of_an_expert_travel_to_it_and_back(machines: int, chosen: int) -> None:
-    graph = mixture([HIDDEN] * 8, chosen)
+    graph = mixture((HIDDEN,) * 8, chosen)
     dataflow, ops = expert_parallel(graph, machines), {op.name: op for op in graph.ops}
     routed = {op.outputs[0] for op in ops.values() if op.target == DISPATCH}
     routed |= {op.inputs[0] for op in ops.values() if op.target == COMBINE}
@@ -157,7 +168,7 @@ def test_only_the_tokens_of_an_expert_travel_to_it_and_back(machines: int, chose
 
 
 def test_a_step_of_such_a_plan_is_that_of_plain_torch() -> None:
-    case = Case(lambda: Mixture([32] * 8), mixed_samples)
+    case = Case(lambda: Mixture([32] * 4), mixed_samples)
     subject = Subject(case, torch.float64)
     problem = PlanningProblem(subject.graph, network(10, machines=3))
     found = [one for one in propose_candidates(problem) if "whole apart" in one.name]
@@ -168,7 +179,7 @@ def test_a_step_of_such_a_plan_is_that_of_plain_torch() -> None:
 
 
 def test_there_is_no_such_candidate_where_one_operator_alone_is_whole() -> None:
-    assert spread(mixture([HIDDEN]), network(1)) == {}
+    assert spread(mixture((HIDDEN,), 1), network(1)) == {}
 
 
 @given(
@@ -187,8 +198,8 @@ def test_no_machine_has_much_more_than_in_the_best_of_all_ways(seconds: list[flo
     assert busiest(_share_out(seconds, speeds)) <= 1.05 * 2 * best * (1 + 1e-9)
 
 
-def test_the_verdict_says_so(eight: Graph) -> None:
-    slow, fast = (write_verdict(find_plan(eight, network(gbits))) for gbits in (1, 1000))
+def test_the_verdict_says_so() -> None:
+    slow, fast = (write_verdict(plan_eight(gbits)) for gbits in (1, 1000))
     assert "forward (the data chooses which rows)" in slow
     assert "the data chooses" not in fast
     assert all(verdict.endswith("= expert parallel.") for verdict in (slow, fast))

@@ -119,6 +119,7 @@ def test_a_process_that_dies_before_hello_is_shown_with_what_it_printed() -> Non
     assert "/nowhere" in error.facts
 
 
+@pytest.mark.run
 def test_one_that_is_not_ready_in_time_is_named() -> None:
     launcher = launch([Role("worker 0", "role_examples:waits")], hosts=())
     with launcher, pytest.raises(ProcessLost, match=r"worker 0 not ready after 0.1 s"):
@@ -185,6 +186,7 @@ def test_a_message_stops_one_role_quietly() -> None:
         assert launcher.results == {"worker 0": None}
 
 
+@pytest.mark.run
 def test_one_that_minds_nothing_is_killed_with_what_it_started() -> None:
     with launch([Role("worker 0", "role_examples:ignores_everything")]) as launcher:
         launcher.start()

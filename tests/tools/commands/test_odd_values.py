@@ -38,7 +38,7 @@ NOT_TEXT = os.fsdecode(b"\xff.json")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, roleless: None) -> Path:
     """A current folder with some things that are not what their names say, in which nothing is trained."""
 
     def stop(*_: object, **more: object) -> None:

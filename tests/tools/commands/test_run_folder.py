@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def untrained(monkeypatch: pytest.MonkeyPatch, result: dict[str, Any]) -> list[Job]:
+def untrained(monkeypatch: pytest.MonkeyPatch, result: dict[str, Any], roleless: None) -> list[Job]:
     """The jobs that would have been trained; each leaves a model."""
     jobs = []
 

@@ -13,6 +13,7 @@ GOOD, WRONG = MODELS / "good.py", MODELS / "wrong.py"
 TASK = f"{GOOD}:task"
 
 
+@pytest.mark.usefixtures("roleless")
 @pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("options", "code", "said"),
@@ -64,6 +65,7 @@ def test_a_run_folder_that_is_a_file(cutset: Cutset) -> None:
     refused(cutset("train", TASK, "--out", GOOD), USAGE, "E222", f"the run folder {GOOD}", "--out")
 
 
+@pytest.mark.usefixtures("roleless")
 @pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("name", "code", "said"),

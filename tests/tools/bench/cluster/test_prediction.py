@@ -76,6 +76,7 @@ def test_what_holds_is_counted():
     assert "step within 0.85 to 1.15: 1 of 2; bytes exact: 1 of 2" in table.notes[2]
 
 
+@pytest.mark.run
 @pytest.mark.usefixtures("constants")
 def test_bytes_are_exact_with_the_rows_that_did_not_travel():
     (model,) = {pair.model for pair in STANDING_PAIRS if pair.model.endswith(":mixture")}
