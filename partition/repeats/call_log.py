@@ -279,10 +279,10 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:  # which tells where a tensor is
-            return func(*args, **kwargs)
+        if func is torch.ops.prim.device.default:  # which torch asks two times of three
+            return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
         scope = self._scopes[-1]
-        scope.entries.append((str(func), torch.is_grad_enabled(), self.describe((args, kwargs))))
+        scope.entries.append((func, torch.is_grad_enabled(), self.describe((args, kwargs))))
         for tensor in list_written(func, args, kwargs) if scope.layer else ():
             scope.overwrites |= find_memory(tensor) in scope.foreign
         scope.operators += 1

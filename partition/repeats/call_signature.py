@@ -7,7 +7,7 @@ share memory, the arguments that are no tensors, torch's modes, and the global v
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -38,6 +38,8 @@ class LayerCode:
     inside: set[tuple[str, str]] = field(default_factory=set)
     outside: dict[tuple[int, str], nn.Module] = field(default_factory=dict)
     code: dict[CodeType, Mapping[str, Any]] = field(default_factory=dict)
+    _names: Sequence[str] | None = None  # found once for all the code, as it takes long
+    _functions: Sequence[FunctionType] | None = None
 
     def learn(self, call: WatchedCall, paths: Mapping[int, str]) -> bool:
         """Add what a call read, and return whether nothing of it was new. paths: of the layer's modules, by id."""
@@ -46,8 +48,24 @@ class LayerCode:
         known = inside <= self.inside and outside.keys() <= self.outside.keys() and call.code.keys() <= self.code.keys()
         self.inside |= inside
         self.outside |= outside
-        self.code |= call.code
+        if not call.code.keys() <= self.code.keys():
+            self.code |= call.code
+            self._names = self._functions = None
         return known
+
+    def list_names(self) -> Sequence[str]:
+        """Return the names by which this code may reach global values; one may also be text, as in getattr."""
+        if self._names is None:
+            texts = {text for one in self.code for text in one.co_consts if isinstance(text, str)}
+            named = {name for one in self.code for name in one.co_names}
+            self._names = sorted(named | {text for text in texts if text.isidentifier()})
+        return self._names
+
+    def list_functions(self, module: nn.Module) -> Sequence[FunctionType]:
+        """Return the functions of this code; CannotFreeze where one is not found. module: any of the like layers."""
+        if self._functions is None:
+            self._functions = find_functions(module, self.code)
+        return self._functions
 
 
 @dataclass(frozen=True)
@@ -228,7 +246,7 @@ def describe_modes() -> Hashable:
         torch.backends.cuda.math_sdp_enabled(),  # type: ignore[no-untyped-call]
         tuple(map(id, _get_current_function_mode_stack())),  # type: ignore[no-untyped-call]
         tuple(map(id, _get_current_dispatch_mode_stack())),
-        hash(repr(read_generators())),
+        hash(read_generators()),
     )
 
 
@@ -260,12 +278,10 @@ def _freeze_attribute(owner: nn.Module, name: str, freezer: Freezer) -> Hashable
 
 def freeze_globals(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
     """Freeze the values that the functions of a layer may reach by names, besides their own and their arguments."""
-    # A name may also be text, as in getattr(owner, "name").
-    texts = {text for one in code.code for text in one.co_consts if isinstance(text, str) and text.isidentifier()}
-    names = sorted({name for one in code.code for name in one.co_names} | texts)
+    names = code.list_names()
     spaces, met = [(space, one.co_names) for one, space in code.code.items()], dict[int, int]()
     found = [_freeze_named(space[name], names, freezer, met) for space, own in spaces for name in own if name in space]
-    for function in find_functions(module, code.code):
+    for function in code.list_functions(module):
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         held = (*cells, function.__defaults__, function.__kwdefaults__, vars(function))
         found += [freezer.freeze(value) for value in held]
@@ -284,8 +300,9 @@ def _freeze_named(value: Any, names: Sequence[str], freezer: Freezer, met: dict[
     if id(value) in met:
         return "met", met[id(value)]
     met[id(value)] = len(met)
-    spaces = [vars(one) for one in value.__mro__] if isinstance(value, type) else [vars(value)]
-    found = [(name, next((space[name] for space in spaces if name in space), None)) for name in names]
+    spaces = [vars(one) for one in reversed(value.__mro__)] if isinstance(value, type) else [vars(value)]
+    held = {name: one for space in spaces for name, one in space.items()}
+    found = [(name, held[name]) for name in names if name in held]
     return Identity(value), tuple((name, _freeze_named(one, names, freezer, met)) for name, one in found)
 
 

@@ -3,7 +3,7 @@
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType
@@ -104,13 +104,13 @@ def _show(value: Any) -> str:
     return repr(value) if isinstance(value, bool | int | float | str) and len(repr(value)) < 20 else ""
 
 
-def read_generators() -> Any:
+def read_generators() -> Hashable:
     """Return the states from which the functions of `random`, and of `numpy.random` if it is imported, draw."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return random.getstate()
     kind, key, *rest = numpy.random.get_state()
-    return random.getstate(), kind, key.tobytes(), rest
+    return random.getstate(), kind, key.tobytes(), tuple(rest)
 
 
 def find_drawing_line(run: Callable[[], object]) -> CodeLine | None:

@@ -5,6 +5,7 @@ batch, parameters and buffers as they are when the step begins. Numbers are dige
 digests that one is made of are its parents. (Cocke and Schwartz, "Programming Languages and Their Compilers", 1970.)
 """
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -149,9 +150,13 @@ def _describe(leaf: Any) -> Any:
 
 def list_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator overwrites."""
+    written = [args[i] if i < len(args) else kwargs.get(name) for i, name in _list_written_arguments(func)]
+    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)] if written else []
+
+
+@functools.cache
+def _list_written_arguments(func: Any) -> Sequence[tuple[int, str]]:
+    """Return positions and names of the arguments that an operator overwrites."""
     schema = getattr(func, "_schema", None)
-    written = list[Any]()
-    for i, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(args[i] if i < len(args) else kwargs.get(argument.name))
-    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
+    arguments = enumerate(schema.arguments if schema is not None else ())
+    return [(i, one.name) for i, one in arguments if one.alias_info is not None and one.alias_info.is_write]
