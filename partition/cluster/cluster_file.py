@@ -253,7 +253,7 @@ def to_toml(cluster: Cluster, *, note: str = "") -> str:
         lines += ["", *_machine_lines(*group)]
     names = [machine.name for machine in cluster.machines]
     for link in cluster.links:
-        if inside is not None and _is_on_host(cluster, link) and _is_alike(link, inside):
+        if inside is not None and cluster.is_inside(link) and _is_alike(link, inside):
             continue
         ends = [f"from = {_quote(names[link.source])}", f"to = {_quote(names[link.target])}"]
         lines += ["", "[[link]]", *ends, *_field_lines(link, LinkTable)]
@@ -266,14 +266,9 @@ def to_toml(cluster: Cluster, *, note: str = "") -> str:
 
 def _find_inside(cluster: Cluster) -> NetworkLink | None:
     """Return a link as most between machines that share a card are; None where none are."""
-    links = [link for link in cluster.links if _is_on_host(cluster, link)]
+    links = list(filter(cluster.is_inside, cluster.links))
     speeds = Counter((link.bandwidth, link.latency_s) for link in links).most_common(1)
     return next((link for link in links if (link.bandwidth, link.latency_s) == speeds[0][0]), None)
-
-
-def _is_on_host(cluster: Cluster, link: NetworkLink) -> bool:
-    card = cluster.shared_card(link.source)
-    return card is not None and cluster.shared_card(link.target) is card
 
 
 def _is_alike(link: NetworkLink, other: NetworkLink) -> bool:

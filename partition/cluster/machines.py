@@ -260,6 +260,11 @@ class Cluster:
         """The card that a machine shares with others; None where it has one of its own."""
         return self._cards.get(machine)
 
+    def is_inside(self, link: NetworkLink) -> bool:
+        """Whether a link is between machines that share a card."""
+        card = self.shared_card(link.source)
+        return card is not None and self.shared_card(link.target) is card
+
     def _latency(self, machine: int) -> float:
         own = self.machines[machine].latency_s
         return self.latency_s if own is None else own

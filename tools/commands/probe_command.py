@@ -64,22 +64,21 @@ def _probe_engine(engine: str, out: Path, wanted: int, *, as_json: bool) -> None
     """Measure the machines of an engine and write their cluster file."""
     from ...errors import CutsetError
     from ...partition.cluster.cluster_file import to_toml
-    from ...partition.cluster.machines import Machine
-    from ...runtime.engines.ssh import SshEngine
+    from ...partition.cluster.machines import Cluster, Machine
     from ...runtime.hosts.remote_host import RemoteHost
-    from ..hosts.engine import make_engine, pass_on_notices, serve_if_member
+    from ..hosts.engine import find_stated_machines, make_engine, pass_on_notices, serve_if_member
     from ..probe.measure_machine import probe_hosts
 
     if serve_if_member(engine):
         return
     chosen = make_engine(engine)
-    stated = {machine.name: machine for machine in chosen.machines} if isinstance(chosen, SshEngine) else {}
+    stated = find_stated_machines(engine)
     with pass_on_notices(chosen, partial(click.echo, err=True)), chosen.open(wanted, least=1) as opened:
         for host in opened.values():
             if isinstance(host, CutsetError):
                 raise host
         hosts = [host for host in opened.values() if isinstance(host, RemoteHost)]
-        cluster = probe_hosts(hosts, [stated.get(host.name, Machine(host.name)) for host in hosts])
+        cluster = probe_hosts(hosts, stated or Cluster(tuple(Machine(host.name) for host in hosts)))
     text = to_toml(cluster, note=f"{CLUSTER_MARK.removeprefix('# ')} for {len(cluster)} machines, by --on {engine}")
     write_output(out, text, CLUSTER)
     if as_json:

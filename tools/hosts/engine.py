@@ -9,7 +9,7 @@ from pathlib import Path
 from ...errors import UsageError
 from ...partition.cluster.cluster_file import load
 from ...partition.cluster.hierarchy import order_machines
-from ...partition.cluster.machines import Machine
+from ...partition.cluster.machines import Cluster, Machine
 from ...runtime.channel.bind import parse_ports
 from ...runtime.engines.engine import Engine
 from ...runtime.engines.hand import HandEngine
@@ -44,18 +44,28 @@ def make_engine(name: str) -> Engine:
             return TorchrunEngine(name, Path(parts.argument) if parts.argument else None)
 
 
+def find_stated_machines(name: str) -> Cluster | None:
+    """Return what the cluster file of an engine says of its machines; None where the engine has none."""
+    parts = parse_engine(name)
+    return _read_cluster(Path(parts.argument)) if parts.kind == SSH else None
+
+
 def read_machines(path: Path) -> tuple[Machine, ...]:
     """Return the machines of a cluster file in the order of plans, so that those of a replica are near each other.
 
     UsageError where one has no address, by which ssh could reach it.
     """
+    return _read_cluster(path).machines
+
+
+def _read_cluster(path: Path) -> Cluster:
     cluster = load(path)
-    machines = cluster.select(order_machines(cluster)).machines
-    without = [machine.name for machine in machines if not machine.address]
+    cluster = cluster.select(order_machines(cluster))
+    without = [machine.name for machine in cluster.machines if not machine.address]
     if without:
         facts = f"{path}: machine {without[0]!r} has no address, by which ssh could reach it"
         raise UsageError("E297", facts, fix='address = "user@lab3" below its [[machine]]')
-    return machines
+    return cluster
 
 
 def serve_if_member(name: str | None) -> bool:

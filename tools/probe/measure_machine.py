@@ -6,12 +6,13 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import msgspec
 
 from ...partition.cluster.cost_model import CostModel
-from ...partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
+from ...partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCores, uniform_cluster
 from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
@@ -84,26 +85,48 @@ def probe(workers: int, *, name: str = "machine", brief: bool = False, effort: f
         return _measure(workers, name, (here, here), cores=here.cores, memory_bytes=read_memory(), effort=effort)
 
 
-def probe_hosts(hosts: Sequence[RemoteHost], machines: Sequence[Machine], *, brief: bool = False) -> Cluster:
+def probe_hosts(hosts: Sequence[RemoteHost], stated: Cluster, *, brief: bool = False) -> Cluster:
     """Measure hosts, one after the other, and the link of each to the next; return the cluster that they are.
 
-    machines: what is known of each, of which address and interpreter stay.
+    stated: what is known of them, of which addresses and interpreters stay, who shares a host, and links that two
+    machines have alone. Between those that share a host's card one link is measured, and taken for all.
     """
     measured, effort = list[Machine](), 0.0 if brief else 1.0
     bandwidths, latencies = list[float](), list[float]()
-    for number, (host, known) in enumerate(zip(hosts, machines, strict=True)):
-        pair, memory_bytes = (host, hosts[(number + 1) % len(hosts)]), host.ready.memory_bytes
-        probed = _measure(1, host.name, pair, cores=host.cores, memory_bytes=memory_bytes, effort=effort)
-        (machine,) = probed.cluster.machines
+    for number, (host, known) in enumerate(zip(hosts, stated.machines, strict=True)):
+        probed = _measure_pair(host, hosts[_find_next(number, stated)], effort)
+        (machine,) = probed.machines
         measured.append(replace(machine, address=known.address, python=known.python))
-        bandwidths.append(probed.cluster.bandwidth)
-        latencies.append(probed.cluster.latency_s)
-    fastest, shortest = max(bandwidths), statistics.median(latencies)
+        bandwidths.append(probed.bandwidth)
+        latencies.append(probed.latency_s)
+    cards = {number: max(bandwidths[m] for m in card.machines) for card in stated.cards for number in card.machines}
+    common = min(cards.values(), default=max(bandwidths))  # a file has one rate for all cards that are shared
     own = [
-        machine if bandwidth == fastest else replace(machine, bandwidth_out=bandwidth, bandwidth_in=bandwidth)
-        for machine, bandwidth in zip(measured, bandwidths, strict=True)
+        machine
+        if number in cards or bandwidth == common
+        else replace(machine, bandwidth_out=bandwidth, bandwidth_in=bandwidth)
+        for number, (machine, bandwidth) in enumerate(zip(measured, bandwidths, strict=True))
     ]
-    return Cluster(tuple(own), fastest, shortest)
+    links = [link for link in stated.links if not stated.is_inside(link)]
+    for card in stated.cards:
+        first, second, *_ = card.machines
+        inside = _measure_pair(hosts[first], hosts[second], 0.0)
+        links += [NetworkLink(*pair, inside.bandwidth, inside.latency_s) for pair in permutations(card.machines, 2)]
+    network = common, statistics.median(latencies)
+    return Cluster(tuple(own), *network, links=tuple(links), shared=stated.shared, cards=stated.cards)
+
+
+def _find_next(number: int, cluster: Cluster) -> int:
+    """Return the machine after another one, in a circle, that does not share its card; the next one if all do."""
+    others = [(number + i) % len(cluster) for i in range(1, len(cluster) + 1)]
+    card = cluster.shared_card(number)
+    return next((other for other in others if card is None or cluster.shared_card(other) is not card), others[0])
+
+
+def _measure_pair(host: RemoteHost, other: RemoteHost, effort: float) -> Cluster:
+    """Measure a host and messages from it to another one; return a cluster of the one."""
+    memory_bytes = host.ready.memory_bytes
+    return _measure(1, host.name, (host, other), cores=host.cores, memory_bytes=memory_bytes, effort=effort).cluster
 
 
 def _measure(

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,10 +12,11 @@ from rich.console import Console
 
 from cutset.errors import UsageError
 from cutset.partition.cluster.cluster_file import load, read, to_toml
+from cutset.partition.cluster.machines import Cluster, Machine
 from cutset.runtime.hosts.versions import read_memory
 from cutset.tools.commands.probe_command import probe as command
 from cutset.tools.probe import measure_machine as probe_module
-from cutset.tools.probe.measure_machine import ProbeResult, probe
+from cutset.tools.probe.measure_machine import ProbeResult, probe, probe_hosts
 from cutset.tools.probe.probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, make_chains, make_gallery, name_repetition
 from cutset.tools.report.probe_report import print_probed
 
@@ -112,3 +114,58 @@ def test_chains_go_to_and_fro_or_both_ways_at_once():
         left, right = chain.parts
         assert (len(left.arrivals), len(right.arrivals), len(chain.alone.segments)) == (7, 6, 1)
     assert len(mixed.whole.ops) - len(small.whole.ops) == 4 * CHAIN_LENGTH
+
+
+# A host of two machines, and one of another speed beside it; "a" and "b" have a cable of their own.
+STATED = """
+[network]
+bandwidth = "1 Gbit/s"
+latency = "1 ms"
+[network.inside]
+bandwidth = "10 Gbit/s"
+latency = "10 us"
+[[machine]]
+name = "a"
+host = "left"
+flops = "1 GFLOP/s"
+memory = "1 GB"
+address = "user@a"
+[[machine]]
+name = "b"
+flops = "1 GFLOP/s"
+memory = "1 GB"
+address = "user@b"
+[[machine]]
+name = "c"
+host = "left"
+flops = "1 GFLOP/s"
+memory = "1 GB"
+address = "user@c"
+[[link]]
+from = "a"
+to = "b"
+bandwidth = "40 Gbit/s"
+latency = "5 us"
+"""
+
+
+def test_machines_of_one_host_stay_so(monkeypatch):
+    asked = []
+
+    def measure(workers, name, hosts, *, cores, memory_bytes, effort):
+        asked.append(tuple(host.name for host in hosts))
+        bandwidth = {("a", "b"): 1e9, ("b", "c"): 5e8, ("c", "b"): 9e8, ("a", "c"): 8e9}[asked[-1]]
+        return SimpleNamespace(cluster=Cluster((Machine(name, flops_per_s=7e9),), bandwidth, 1e-4))
+
+    monkeypatch.setattr(probe_module, "_measure", measure)
+    stated = read(STATED)
+    hosts = [SimpleNamespace(name=name, cores=1, ready=SimpleNamespace(memory_bytes=1 << 30)) for name in "abc"]
+    found = probe_hosts(hosts, stated)
+    assert asked == [("a", "b"), ("b", "c"), ("c", "b"), ("a", "c")]
+    assert [(m.name, m.address, m.flops_per_s) for m in found.machines] == [(n, f"user@{n}", 7e9) for n in "abc"]
+    assert found.cards == stated.cards
+    assert [found.bandwidth_out(number) for number in range(3)] == [1e9, 5e8, 1e9]
+    assert [found.bandwidth_between(*pair) for pair in ((0, 2), (2, 0), (0, 1))] == [8e9, 8e9, 5e9]
+    again = read(to_toml(found))
+    assert sorted(again.links, key=str) == sorted(found.links, key=str)
+    assert replace(again, links=()) == replace(found, links=())
