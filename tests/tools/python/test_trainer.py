@@ -71,6 +71,8 @@ def test_what_cannot_be_predicted_is_named(fitted: tuple[Trainer, Recording]) ->
         trainer.predict(inputs[:0])
     with pytest.raises(cutset.CutsetError, match="inputs and targets must be tensors or arrays, not list"):
         trainer.predict([[1.0, 2.0]])
+    with pytest.raises(cutset.CutsetError, match=r"E314: the model, run on 3 samples of float32\[1\], fails.*shapes"):
+        trainer.predict(inputs.float().flatten(1)[:, :1])
     with pytest.raises(UsageError, match="E224: which="):
         trainer.evaluate(which=["best"])  # type: ignore[arg-type]
 
