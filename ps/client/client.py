@@ -68,7 +68,7 @@ class Client:
             raise ValueError(f"slices of {size} elements for {values.numel()} values: {list(slices)}")
         self.local_rate = local_rate
         self.replica = replica
-        self.rate: float | None = None  # the user's factor of the learning rate, which travels with each push
+        self.factors: Sequence[float] = ()  # of the learning rate, by the user; they travel with each push
         self.peer_traffic: dict[str, dict[str, int]] = {}  # what `count_peer_traffic` has counted, by peer
         self._mailbox = mailbox
         self._sessions = Sessions(
@@ -312,8 +312,8 @@ class Client:
         fetch: Message | None = None,
     ) -> None:
         base = session.version if base is None else base
-        flush, rate = self._sessions.needs_flush, self.rate
-        message = session.make_push(payload, step, base, flush=flush, rate=rate, fetch=fetch)
+        flush, factors = self._sessions.needs_flush, self.factors
+        message = session.make_push(payload, step, base, flush=flush, factors=factors, fetch=fetch)
         message = self._sessions.send(session, message)
         self._sessions.record_push(session, message)
         if self.local_rate == 0.0 or (isinstance(payload, PushPayload) and payload.skipped):

@@ -6,7 +6,7 @@ a lost one, and continues from that journal, can be sent everything that the jou
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -16,7 +16,7 @@ from torch import Tensor
 from ...runtime.channel.mailbox import MessageKey
 from ...runtime.channel.message import Message
 from ...runtime.worker.flat_gradient import FlatGradient
-from ..slices.push_payload import FETCH, RATE, GradientPacker, PushPayload
+from ..slices.push_payload import FACTORS, FETCH, GradientPacker, PushPayload
 from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows
 
@@ -127,19 +127,19 @@ class SliceSession:
         base: int,
         *,
         flush: bool,
-        rate: float | None = None,
+        factors: Sequence[float] = (),
         fetch: Message | None = None,
     ) -> Message:
         """Make the next push message.
 
-        base: the version that the gradient was computed on. flush: asks the shard to write its journal soon. rate: the
-        factor of the learning rate, where the worker says it. fetch: a fetch that travels with the push, so that it is
-        answered with the values right after this push is applied.
+        base: the version that the gradient was computed on. flush: asks the shard to write its journal soon. factors:
+        of the learning rate, for all groups of parameters or for each, where the worker says it. fetch: a fetch that
+        travels with the push, so that it is answered with the values right after this push is applied.
         """
         self.sent += 1
         body = {"base": base, "number": self.sent, "replica": self._replica, "flush": flush, **payload.body_fields}
-        if rate is not None:
-            body[RATE] = rate
+        if factors:
+            body[FACTORS] = list(factors)
         if fetch is not None:
             body[FETCH] = {**fetch.body, "step": fetch.step}
         edge, borrowed = self.piece.number, payload.borrowed

@@ -22,7 +22,6 @@ from torch import Tensor
 from ...errors import Diverged, NetworkError, UsageError
 from ...runtime.worker.flat_gradient import FlatGradient, SparseTable
 from ..client.client import Client
-from ..optimizers.optimizer import Update
 from ..optimizers.registry import AnyOptimizer
 from ..optimizers.sparse_update import apply_lazily
 from ..slices.slice_state import is_finite
@@ -65,7 +64,7 @@ class AllReduce(Method, frozen=True, tag="allreduce"):
                 yield step
                 group.average(gradient, step)
                 number += 1
-                apply_lazily(optimizer, values, gradient, state, Update(number, progress=loop.progress(step)))
+                apply_lazily(optimizer, values, gradient, state, loop.make_update(number, step))
                 loop.finish_step(step)
         if not is_finite(values):
             facts = f"the parameters of {client.name} are not finite after its last step"

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..optimizers.optimizer import Update
 from ..optimizers.registry import AnyOptimizer
 from ..optimizers.standard import Add
 from ..server.serving import ServingConfig
@@ -89,7 +88,7 @@ class EASGD(Method, frozen=True, tag="easgd"):
                 self._exchange_with_centre(loop, done)
             # "x^i ← x^i - η g^i(x)"
             taken = step - loop.start_step + 1
-            optimizer.apply(values, gradient, state, Update(taken, 0, loop.replica, loop.progress(step)))
+            optimizer.apply(values, gradient, state, loop.make_update(taken, step))
             # "t^i ← t^i + 1"
             loop.finish_step(step)
             done = step + 1

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..optimizers.optimizer import Update
 from ..optimizers.registry import AnyOptimizer
 from ..optimizers.standard import SGD
 from ..server.serving import ServingConfig
@@ -76,8 +75,7 @@ class LocalSGD(Method, frozen=True):
                 break
             # "θ_i(t) ← InnerOpt(θ_i(t), ∇L)"
             taken += 1
-            update = Update(int(taken), replica=loop.replica, progress=loop.progress(step))
-            optimizer.apply(values, gradient, state, update)
+            optimizer.apply(values, gradient, state, loop.make_update(int(taken), step))
             if (step + 1) % self.every == 0 or loop.is_last:
                 self._end_round(loop, base, step)
             loop.finish_step(step)

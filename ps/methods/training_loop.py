@@ -1,7 +1,7 @@
 """`TrainingLoop`: one worker's part in training, as a method sees it: its steps, their gradients, its client."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from ...errors import Diverged
 from ...runtime.worker.flat_gradient import FlatGradient
 from ..client.client import Client
-from ..optimizers.optimizer import Optimizer
+from ..optimizers.optimizer import Optimizer, Update
 
 B = TypeVar("B", bound=Sized)
 B_contra = TypeVar("B_contra", bound=Sized, contravariant=True)
@@ -59,7 +59,8 @@ class TrainingLoop(Generic[B]):
         is_last: whether no step follows the present one, as far as `batches` knows.
         has_ended: whether training ends before the step that was yielded last, of which there is no gradient.
         settle: waits for values that contain the step that is reported, where they are on their way.
-        rate: by what the user multiplies the learning rate at present; None where a schedule says that.
+        factors: by what the user multiplies the learning rate at present, for all groups of parameters or for each;
+            none where a schedule says that.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class TrainingLoop(Generic[B]):
         self.worker, self.client, self.optimizer, self.replicas = worker, client, optimizer, replicas
         self.start_step, self.total_steps = start_step, total_steps
         self.is_last = self.has_ended = False
-        self.rate: float | None = None
+        self.factors: Sequence[float] = ()
         self.settle: Callable[[], object] = lambda: None
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
@@ -103,14 +104,11 @@ class TrainingLoop(Generic[B]):
         """Whether gradients are scaled, so that those of several steps must not be added up in `worker.gradients`."""
         return self._clip is not None
 
-    def progress(self, step: int) -> float:
-        """Return the fraction of the run that is over before a step of this replica; `rate` where that is given.
-
-        It is what a schedule makes a rate of.
-        """
-        if self.rate is not None:
-            return self.rate
-        return min(1.0, step / self.total_steps) if self.total_steps else 0.0
+    def make_update(self, number: int, step: int) -> Update:
+        """Return an update that this replica makes itself, at the rate of a step. number: of the update, from 1."""
+        progress = min(1.0, step / self.total_steps) if self.total_steps else 0.0
+        update = Update(number, replica=self.replica, progress=progress)
+        return update.at_factors(self.factors) if self.factors else update
 
     def run(self, steps: Iterable[int]) -> None:
         """Go through the steps of a method's `train`, and compute their gradients."""

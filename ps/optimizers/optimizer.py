@@ -1,7 +1,7 @@
 """`Optimizer`: how an update changes parameters. Optimizers are plain data, so they travel in messages and files."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Self
 
 import msgspec
@@ -15,14 +15,23 @@ class Update(msgspec.Struct, frozen=True):
 
     number: of the update of these values, from 1. tau: its staleness, the updates by others since the values that the
     gradient was computed on. replica: which computed it; the first one if several gradients were aggregated. progress:
-    the fraction of the run's updates that were made before, for schedules; or the factor that a worker
-    gives for the rate (`GivenRate`).
+    the fraction of the run's updates that were made before, for schedules; or the factor that a worker gives for the
+    rate (`GivenRate`). factors: where it gives another one for each group of parameters, these; `progress` is the last.
     """
 
     number: int = 1
     tau: int = 0
     replica: int = 0
     progress: float = 0.0
+    factors: tuple[float, ...] = ()
+
+    def of_group(self, number: int) -> "Update":
+        """Return the update of one group of parameters."""
+        return msgspec.structs.replace(self, progress=self.factors[number], factors=()) if self.factors else self
+
+    def at_factors(self, factors: Sequence[float]) -> "Update":
+        """Return the update at rates that a worker gives by what they are multiplied by, for each group or for all."""
+        return msgspec.structs.replace(self, progress=factors[-1], factors=tuple(factors) if len(factors) > 1 else ())
 
 
 class Optimizer(msgspec.Struct, frozen=True):
@@ -32,6 +41,11 @@ class Optimizer(msgspec.Struct, frozen=True):
     """
 
     compensates_delay: ClassVar[bool] = False
+
+    @property
+    def groups(self) -> int:
+        """The number of groups of parameters that may have rates of their own."""
+        return 1
 
     def __post_init__(self) -> None:
         self.demand_above("lr")

@@ -59,6 +59,11 @@ class Grouped(Optimizer, frozen=True, tag="grouped"):
         """Return the learning rate of the last group."""
         return self.optimizers[-1].rate(update)
 
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return len(self.optimizers)
+
     def of_machine(self, machine: int) -> "Grouped":
         """Return the optimizer of one machine's flat buffer."""
         return Grouped(self.optimizers, [self.ranges[machine]])
@@ -83,7 +88,8 @@ class Grouped(Optimizer, frozen=True, tag="grouped"):
         for where, which in self._list_parts(value):
             optimizer = self.optimizers[which]
             names = optimizer.init_state(value[:0])
-            optimizer.apply(value[where], gradient[where], {name: state[name][where] for name in names}, update)
+            own = {name: state[name][where] for name in names}
+            optimizer.apply(value[where], gradient[where], own, update.of_group(which))
 
     def _list_parts(self, value: Tensor) -> list[tuple[slice, int]]:
         """Return which part of `value` has which optimizer; where all is of one, it may be some rows of it alone."""
@@ -136,6 +142,11 @@ class Averaged(Optimizer, frozen=True, tag="averaged"):
     def rate(self, update: Update) -> float:
         """Return the rate of the inner optimizer."""
         return self.inner.rate(update)
+
+    @property
+    def groups(self) -> int:
+        """Those of the inner optimizer."""
+        return self.inner.groups
 
     def of_machine(self, machine: int) -> "Averaged":
         """Return the optimizer of one machine's flat buffer."""

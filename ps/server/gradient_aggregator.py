@@ -11,7 +11,7 @@ from ..slices.sparse_rows import SparseRows, mean_gradient
 class PendingPush(msgspec.Struct, frozen=True, eq=False):
     """A push at a shard: its sender, its sequence number, and its gradient, [n] or rows.
 
-    rate: the factor of the learning rate, None where a schedule says it.
+    factors: of the learning rate, one for all groups of parameters or one each; none where a schedule says it.
     """
 
     sender: str
@@ -19,7 +19,7 @@ class PendingPush(msgspec.Struct, frozen=True, eq=False):
     step: int
     replica: int
     gradient: Tensor | SparseRows
-    rate: float | None = None
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(eq=False)

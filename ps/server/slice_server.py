@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
 from ..optimizers.optimizer import Update
-from ..slices.push_payload import FETCH, RATE, SKIPPED, parse_payload
+from ..slices.push_payload import FACTORS, FETCH, SKIPPED, parse_payload
 from ..slices.slice_state import SliceCounters, SliceState
 from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows, parse_rows
@@ -118,7 +118,7 @@ class SliceServer:
             raise self.protocol_error(message, str(error)) from error
         number, replica = self.parse_count(message, "number"), self.parse_count(message, "replica")
         fetch = self._parse_attached_fetch(message)
-        push = PendingPush(sender, number, message.step, replica, gradient, self._parse_rate(message))
+        push = PendingPush(sender, number, message.step, replica, gradient, self._parse_factors(message))
         if message.body.get("flush"):
             self._durability.request_flush()
         applied = slice_state.applied.get(sender, 0)
@@ -269,14 +269,19 @@ class SliceServer:
         return pushes
 
     def _next_update(self, slice_state: SliceState, push: PendingPush, tau: int = 0) -> Update:
-        progress = self._serving.progress(slice_state.version) if push.rate is None else push.rate
-        return Update(slice_state.version + 1, tau, push.replica, progress)
+        update = Update(slice_state.version + 1, tau, push.replica, self._serving.progress(slice_state.version))
+        return update.at_factors(push.factors) if push.factors else update
 
-    def _parse_rate(self, push: Message) -> float | None:
-        rate = push.body.get(RATE)
-        if rate is None or (isinstance(rate, float) and 0 <= rate < math.inf):
-            return rate
-        raise self.protocol_error(push, f"has {RATE} = {rate!r}, which is no factor of a rate")
+    def _parse_factors(self, push: Message) -> tuple[float, ...]:
+        factors = push.body.get(FACTORS)
+        if factors is None:
+            return ()
+        # Where replicas make the updates, the shard has no groups, and no rate.
+        groups = self._optimizer.groups
+        fits = isinstance(factors, list) and factors and (groups == 1 or len(factors) in {1, groups})
+        if fits and all(isinstance(factor, float) and 0 <= factor < math.inf for factor in factors):
+            return tuple(factors)
+        raise self.protocol_error(push, f"has {FACTORS} = {factors!r}, which are no factors of rates")
 
     def _apply(self, slice_state: SliceState, push: PendingPush, update: Update) -> None:
         self._durability.before_change(self.piece.number)

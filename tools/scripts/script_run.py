@@ -194,8 +194,7 @@ def describe_model(
             ranges.pop()
         ranges.append((offset, numbers[name]))
     rated: list[RatedOptimizer] = [Scheduled(one, GivenRate()) for one in options]
-    used = {number for _, number in ranges}
-    shared = Grouped(rated, [ranges]) if len(used) > 1 else rated[used.pop()]
+    shared = Grouped(rated, [ranges]) if len(rated) > 1 else rated[0]
     return ModelDescription(regions, state_names(model), shared, batch or _find_batch(data), _count_samples(data))
 
 

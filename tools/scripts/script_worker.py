@@ -1,6 +1,6 @@
 """`ScriptWorker`: the worker of a replica whose loop is the user's own: each `take_step` is one step of the method."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -51,8 +51,10 @@ class ScriptWorker(WorkerProcess):
         self.has_finished = False
         self._go_on()
 
-    def take_step(self, factor: float) -> None:
-        """Hand over the gradients, and wait for the parameters of the next step. factor: of the learning rate.
+    def take_step(self, factors: Sequence[float]) -> None:
+        """Hand over the gradients, and wait for the parameters of the next step.
+
+        factors: of the learning rate, one for all groups of parameters or one each.
 
         Where the script only repeats a step that it took before, nothing happens.
         """
@@ -64,7 +66,7 @@ class ScriptWorker(WorkerProcess):
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if parameter.grad is not None:
                 view.add_(parameter.grad)
-        self._loop.rate = self._client.rate = factor
+        self._loop.factors = self._client.factors = factors
         self._steps_taken += 1
         self._is_in_step = True
         self._go_on()

@@ -1,6 +1,7 @@
 """From a torch optimizer to one of the shards, and `SharedOptimizer`, which takes the place of the user's."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -71,11 +72,13 @@ def base_rate(group: Group) -> float:
 class SharedOptimizer(torch.optim.Optimizer):
     """Hands gradients to the shards at `step`, which make the update; has the parameter groups of the user's optimizer.
 
-    So schedulers of either set the rates of both. Other options stay as they were. push: called with the factor of the
-    learning rate at present. goes_on: whether steps were made before, by another process.
+    So schedulers of either set the rates of both. Other options stay as they were. push: called with the factors of the
+    learning rate at present, see `factors`. goes_on: whether steps were made before, by another process.
     """
 
-    def __init__(self, own: torch.optim.Optimizer, push: Callable[[float], None], *, goes_on: bool = False) -> None:
+    def __init__(
+        self, own: torch.optim.Optimizer, push: Callable[[Sequence[float]], None], *, goes_on: bool = False
+    ) -> None:
         parameters = [parameter for group in own.param_groups for parameter in group["params"]]
         super().__init__(parameters, own.defaults)
         self.param_groups = own.param_groups
@@ -87,15 +90,18 @@ class SharedOptimizer(torch.optim.Optimizer):
             self._note_step()
 
     @property
-    def factor(self) -> float:
-        """By what the learning rate is multiplied at present. BadInput E361 where that differs between groups."""
-        factors = [float(group["lr"]) / base for group, base in zip(self.param_groups, self._bases, strict=True)]
-        if max(factors) - min(factors) > TOLERANCE * max(factors):
-            facts = (
-                f"the learning rates of the groups are {', '.join(f'{factor:g}' for factor in factors)} of the first"
-            )
-            raise BadInput("E361", f"{facts} ones", fix="let the schedule multiply the rates of all groups alike")
-        return factors[-1]
+    def factors(self) -> tuple[float, ...]:
+        """By what the learning rate of each group is multiplied at present; one number where that is the same for all.
+
+        BadInput E361 where a rate is below 0.
+        """
+        rates = [float(group["lr"]) for group in self.param_groups]
+        wrong = next((rate for rate in rates if not 0 <= rate < math.inf), None)
+        if wrong is not None:
+            facts = f"the learning rate of a group of parameters is {wrong:g} when optimizer.step is called"
+            raise BadInput("E361", facts, fix="set rates of 0 or more")
+        factors = tuple(rate / base for rate, base in zip(rates, self._bases, strict=True))
+        return factors if max(factors) - min(factors) > TOLERANCE * max(factors) else factors[-1:]
 
     def _list_options(self) -> list[dict[str, Any]]:
         """Return what the shards know of each group besides its rate."""
@@ -136,7 +142,7 @@ class SharedOptimizer(torch.optim.Optimizer):
         self._demand_same_options()
         self._demand_same_parameters()
         self._note_step()
-        self._push(self.factor)
+        self._push(self.factors)
         return loss
 
     def _note_step(self) -> None:

@@ -16,7 +16,9 @@ from shard_messages import (
 )
 
 from cutset.errors import Diverged, NetworkError
-from cutset.ps.optimizers.parameter_groups import Averaged
+from cutset.ps.optimizers.parameter_groups import Averaged, Grouped
+from cutset.ps.optimizers.rates import Scheduled
+from cutset.ps.optimizers.schedule import GivenRate
 from cutset.ps.optimizers.standard import SGD, Adagrad
 from cutset.ps.server.serving import ServingConfig
 from cutset.ps.server.shard import Shard
@@ -250,12 +252,32 @@ BROKEN = {
         r"brings \[0\] along, which is no fetch",
     ),
     "along with a fetch of no step": (attach_fetch(push(1, 1.0, 2.0, 3.0), step=None), "step = None"),
+    **{
+        f"factors {factors}": (
+            replace(push(1, 1.0, 2.0, 3.0), body={"base": 0, "number": 1, "replica": 0, "factors": factors}),
+            "which are no factors of rates",
+        )
+        for factors in ([], [1.0, -1.0], [-1.0], [float("nan")], [1], "1.0", 1.0)
+    },
     "words for a version": (
         replace(fetch(), body={"min_version": "now", "min_step": 0, "replica": 0}),
         "min_version = 'now'",
     ),
     "negative version": (replace(fetch(), body={"min_version": -1, "min_step": 0, "replica": 0}), "min_version = -1"),
 }
+
+
+def test_groups_have_the_rates_that_come_with_a_push():
+    groups = [Scheduled(SGD(1.0), GivenRate()), Scheduled(SGD(0.1), GivenRate())]
+    shard = shard_with_values(Grouped(groups, [[(2, 0), (3, 1)]] * 3))
+    for number, factors in ((1, [1.0]), (2, [0.5, 10.0])):
+        message = push(number, 1.0, 2.0, 3.0)
+        shard.handle(replace(message, body={**message.body, "factors": factors}))
+    message = push(3, 1.0, 2.0, 3.0)
+    with pytest.raises(NetworkError, match="no factors of rates"):
+        shard.handle(replace(message, body={**message.body, "factors": [1.0, 1.0, 1.0]}))
+    values = [0 - 1 - 0.5, 10 - 2 - 1, pytest.approx(20 - 0.3 - 3)]
+    assert plain(shard.handle(fetch()))[0][3] == [values]
 
 
 @pytest.mark.parametrize(("message", "words"), BROKEN.values(), ids=BROKEN.keys())

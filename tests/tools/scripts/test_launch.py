@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 CUTSET = Path(sys.executable).with_name("cutset")
 LINE = ROOT / "tests" / "support" / "user_scripts" / "line.py"
-DRAWING = LINE.with_name("drawing.py")
+DRAWING, GROUPS = LINE.with_name("drawing.py"), LINE.with_name("groups.py")
 BATCHES = 16  # of an epoch
 
 
@@ -80,6 +80,15 @@ def test_replicas_in_lock_step_train_as_one_process_on_all_their_batches(tmp_pat
     assert row["curve"][-1]["metrics"]["distance"] == pytest.approx(
         float((torch.tensor(expected) - torch.arange(5.0)).norm()), rel=1e-4
     )
+
+
+@pytest.mark.run
+@pytest.mark.parametrize(("replicas", "method"), with_slow([(2, "sync"), (1, "downpour")], [(1, "averaging:every=1")]))
+def test_groups_of_parameters_may_have_schedules_of_their_own(tmp_path: Path, replicas: int, method: str) -> None:
+    plain = subprocess.run([sys.executable, GROUPS], capture_output=True, text=True, timeout=300, check=True).stdout
+    run = Launched(tmp_path, "--replicas", str(replicas), "--method", method, script=GROUPS)
+    assert run.code == 0, run.notes
+    assert json.loads(run.shown) == pytest.approx(json.loads(plain), rel=1e-9)
 
 
 METHODS = [

@@ -54,7 +54,7 @@ def plan_bench_command(
     process is as good - with what real processes take, on links as they are and on emulated ones. With --scale: plans
     large nets for many machines, which takes some minutes, and prints what that took. With --unlike: plans eleven nets
     for two fast and two slow machines, whose memory is limited in several ways, and compares with some twenty plans
-    that are written by hand; takes half an hour. With --graphs: plans published
+    that are written by hand; takes some minutes. With --graphs: plans published
     graphs and compares with the results published for them, which are never used to find ours. The objective of a row
     is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer for PipeDream,
     and the weight of what is cut for METIS and hMETIS.
