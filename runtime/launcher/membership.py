@@ -1,5 +1,6 @@
 """What a `LivenessMonitor` knows of a run: `Member`s and `Suspicion`s, and what it makes of them, a `Loss`."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,8 @@ class Suspicion:
 
 def check_names(names: Sequence[str]) -> None:
     """Raise ValueError unless every role has a name of its own, that may be part of a sender's and a file's name."""
-    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or names.count(name) > 1]
+    counts = Counter(names)
+    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or counts[name] > 1]
     if bad or not names:
         raise ValueError(
             f"roles need names of their own, without {SIDE!r} and '/', and not {LAUNCHER!r}: {bad or names}"

@@ -35,6 +35,11 @@ class Fences:
         """Fence a start of a replica off. machines: by name of its workers, their machines."""
         self._fences.append(_Fence(start, dict(machines)))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no start is fenced off, or is about to be."""
+        return not self._fences
+
     def take_messages(self, shards: Mapping[int, str]) -> list[tuple[str, Message]]:
         """Return what is to be sent, to names of shards. shards: the names of those that serve, by index."""
         messages = []

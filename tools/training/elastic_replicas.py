@@ -180,6 +180,11 @@ class ElasticReplicas:
         self.mark_left(replica)
         self._departed[replica] = set()
 
+    @property
+    def has_news_for_shards(self) -> bool:
+        """Whether `tell_shards` may return something."""
+        return not self._fences.is_empty or bool(self._departed)
+
     def tell_shards(self, shards: Mapping[int, str]) -> list[tuple[str, Message]]:
         """Return what shards, and those restarted since, are to be told of replicas that are lost or have gone.
 

@@ -138,7 +138,7 @@ class TrainingSupervisor:
             self._restarts.expect(replica_group(replica), record)
             launcher.add(self._worker_roles(replica))
         starting = (r for r in self._elastic.replica_numbers if self._restarts.is_missing(replica_group(r)))
-        for replica in self._elastic.list_unneeded(starting):
+        for replica in self._elastic.list_unneeded(starting) if self._restarts.any_missing else ():
             workers = {name: worker for name, worker in self._workers.items() if worker.replica == replica}
             launcher.stop_roles(list(workers))
             self._elastic.handle_loss(replica, workers)
@@ -332,7 +332,7 @@ class TrainingSupervisor:
     def _send_due(self, launcher: Launcher) -> None:
         """Answer workers; when all trained, let replica 0 evaluate; when all have finished, have the shards write."""
         self._start_training(launcher)
-        fences = self._elastic.tell_shards(self._shards.serving)
+        fences = self._elastic.tell_shards(self._shards.serving) if self._elastic.has_news_for_shards else []
         verdicts = self._verdicts.take_replies(self.record.curve)
         for name, message in (*fences, *verdicts, *self._elastic.take_replies()):
             launcher.send(name, message)
