@@ -19,8 +19,8 @@ from ..ir.box import volume
 from ..ir.graph import Graph
 from ..operators.sharding.sharding_rule import SUMMARY_SUFFIX
 from ..planner.forms import FormChoice, find_form
-from ..planner.plan import TIME, PlanningOptions, PlanningResult, ScoredPlan
-from ..planner.planner import TIME_TOLERANCE, find_plan
+from ..planner.plan import TIME, TIME_TOLERANCE, PlanningOptions, PlanningResult, ScoredPlan
+from ..planner.planner import find_plan
 from .placement_file import (
     FORMAT,
     BoxPlacement,

@@ -67,7 +67,7 @@ def propose_candidates(
         yield Candidate("one machine", one_machine_cut(problem.graph))
         return
     # By names the candidates are those of another problem, whose memory may be tight where that of this one is not.
-    tight = is_memory_tight(problem) if names is None else any(TO_FIT in name for name in names)
+    tight = names is not None or is_memory_tight(problem)
     for name, make in _makers(problem, costs or CostModel(problem.graph.tensors), tight=tight):
         if not name.startswith(prefix) or (names is not None and name not in names):
             continue
@@ -83,10 +83,10 @@ def propose_candidates(
             yield Rejected(name, f"it uses {len(used)} of {count} machines")
 
 
-def candidate_names(problem: PlanningProblem) -> list[str]:
-    """The names of all candidates that there may be."""
-    costs, tight = CostModel(problem.graph.tensors), is_memory_tight(problem)
-    return [name for name, _ in _makers(problem, costs, tight=tight)]
+def candidate_names(problem: PlanningProblem, *, tight: bool = False) -> list[str]:
+    """The names of all candidates that there may be. tight: also of those for machines that lack memory."""
+    costs = CostModel(problem.graph.tensors)
+    return [name for name, _ in _makers(problem, costs, tight=tight or is_memory_tight(problem))]
 
 
 def count_stages(name: str, machines: int) -> int:
@@ -182,7 +182,7 @@ def _make_whole_apart(problem: PlanningProblem, costs: CostModel) -> Iterator[tu
 
 def _make_in_stages(problem: PlanningProblem, costs: CostModel, *, tight: bool) -> Iterator[tuple[str, CutMaker]]:
     machines = problem.machines
-    for stages, shape in _staged_shapes(problem):
+    for stages, shape in _staged_shapes(problem, tight=tight):
         size = len(machines) // stages
         name = f"stages x mesh {stages}x{format_shape(shape)}"
         groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
@@ -225,10 +225,13 @@ def _tiles(problem: PlanningProblem, shape: tuple[int, ...]) -> CutOrReason:
     return "no operator slides over an image of that size" if boxes is None else (boxes, {})
 
 
-def _staged_shapes(problem: PlanningProblem) -> list[tuple[int, tuple[int, ...]]]:
-    """(stages, shape of each stage's mesh), where micro-batches fill a pipeline."""
+def _staged_shapes(problem: PlanningProblem, *, tight: bool) -> list[tuple[int, tuple[int, ...]]]:
+    """(stages, shape of each stage's mesh), where micro-batches fill a pipeline, or memory is tight.
+
+    In fewer layers a machine holds less of what it exchanges with others.
+    """
     count = len(problem.cluster)
-    if problem.micro_batches == 1:
+    if problem.micro_batches == 1 and not tight:
         return []
     counts = [s for s in range(2, count) if count % s == 0 and s <= len(problem.graph.ops)]
     return [(stages, shape) for stages in counts for shape in mesh_shapes(count // stages)]

@@ -5,6 +5,7 @@ could not be made. A `ScoredPlan` is a candidate that was lowered and simulated.
 and the winner.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
@@ -25,6 +26,10 @@ OBJECTIVES = (TIME, BYTES, MEMORY)
 # machine idle, each machine still gets at least this fraction of its even share of the work; the verdict then says
 # that one machine would be faster.
 FAIR_SHARE = 0.25
+
+# The simulator is less exact than this, so of plans as close to the fastest one that sends much fewer bytes is better.
+TIME_TOLERANCE = 1.03
+WORTH_OF_BYTES = 0.1
 
 SEARCH_PREFIXES = ("mesh", "stages x mesh", "wavefront", "metis levels", "kahypar")
 LOCAL_SEARCH_SUFFIX = ", local search"
@@ -216,3 +221,27 @@ class PlanningResult:
     shortage: str = ""
     least_s: float = 0.0
     fewer: ScoredPlan | None = None
+
+
+def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used: bool = True) -> ScoredPlan:
+    """The best plan. For time: of the plans within TIME_TOLERANCE of the fastest, one that sends much fewer bytes.
+
+    A percent of the bytes counts as WORTH_OF_BYTES percent of the seconds.
+    A plan that is slower than a regular cut (see `ScoredPlan.searched`) is never taken.
+
+    all_used: see `ScoredPlan.rank`.
+    """
+    best = min(plans, key=lambda plan: plan.rank(objective, all_used=all_used))
+    if objective != TIME:
+        return best
+    validity = best.rank(objective, all_used=all_used)[:2]
+    valid = [plan for plan in plans if plan.rank(objective, all_used=all_used)[:2] == validity]
+    regular = (p.simulation.step_s for p in valid if not p.searched)
+    limit = min(best.simulation.step_s * TIME_TOLERANCE, min(regular, default=math.inf))
+    close = [plan for plan in valid if plan.simulation.step_s <= limit]
+
+    def weigh(plan: ScoredPlan) -> tuple[float, float, float, int, str]:
+        step_s, sent = plan.simulation.step_s, float(plan.bytes_forward)
+        return step_s * sent**WORTH_OF_BYTES, sent, step_s, len(plan.cluster), plan.name
+
+    return min(close, key=weigh)

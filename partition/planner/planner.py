@@ -3,8 +3,9 @@
 1. Make the candidates for all machines and, where some may stay idle or must, for fewer of them (candidates.py).
 2. Lower each to what every machine computes and sends, and simulate a step of it; of a large graph that repeats blocks
    only those that are best by estimates (estimates.py).
-3. Improve the best few by local search (local_search.py); while nothing fits in memory, those that come nearest to it.
-4. Choose: plans that fit in memory and use every machine come first, then the objective decides.
+3. Where a plan that does not fit in memory is faster by far than all that do, try candidates for little memory, too.
+4. Improve the best few by local search (local_search.py); while nothing fits in memory, those that come nearest to it.
+5. Choose: plans that fit in memory and use every machine come first, then the objective decides.
 """
 
 import math
@@ -32,21 +33,21 @@ from .plan import (
     MEMORY,
     OBJECTIVES,
     TIME,
+    TIME_TOLERANCE,
     Candidate,
     PlanningProblem,
     PlanningResult,
     Rank,
     Rejected,
     ScoredPlan,
+    choose_best,
 )
 from .plan_scorer import PlanScorer
 
 NEAREST = 2  # candidates simulated whole though by their estimates they do not fit, where none else does
 LOCAL_SEARCH_STARTS = 2  # candidates that local search starts from
 LOCAL_SEARCH_RANGE = 3.0  # times the best plan's seconds; worse candidates do not become the best
-# The simulator is less exact than this, so of plans as close to the fastest one that sends much fewer bytes is better.
-TIME_TOLERANCE = 1.03
-WORTH_OF_BYTES = 0.1
+ROOM_WORTH = 1.5  # times as fast as all that fit is a plan that does not, where those for little memory are tried
 
 
 @leave_garbage()
@@ -125,6 +126,7 @@ class _PlanSearch:
     def _score_all(self, one_machine: ScoredPlan) -> None:
         count = len(self.problem.cluster)
         self._score_candidates(self.problem)
+        self._score_tight_candidates(self.problem)
         pinned = sorted(set(self.problem.pins.values()))
         if self.fewer:
             most = min(count - 1, max_machines(self.problem.graph))
@@ -193,8 +195,20 @@ class _PlanSearch:
     def _score_candidates(self, problem: PlanningProblem) -> None:
         """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates."""
         self.problems.append(problem)
+        self._score_best_of(problem, self._list_names(problem) or self._list_names(problem, tight=True))
+
+    def _list_names(self, problem: PlanningProblem, *, tight: bool = False) -> list[str]:
+        return [name for name in candidate_names(problem, tight=tight) if name.startswith(self.prefix)]
+
+    def _score_tight_candidates(self, problem: PlanningProblem) -> None:
+        """Score those for machines that lack memory, too, where a plan that does not fit is faster by far."""
+        fitting = min((plan.simulation.step_s for plan in self.plans if plan.fits), default=math.inf)
+        if any(ROOM_WORTH * plan.simulation.step_s < fitting for plan in self.plans if len(plan.cluster) > 1):
+            known = set(self._list_names(problem))
+            self._score_best_of(problem, [one for one in self._list_names(problem, tight=True) if one not in known])
+
+    def _score_best_of(self, problem: PlanningProblem, names: Sequence[str]) -> None:
         estimates = CandidateEstimates(problem, prefix=self.prefix)
-        names = [name for name in candidate_names(problem) if name.startswith(self.prefix)]
 
         def rank_estimate(estimate: Estimate) -> Rank:
             machines, all_used = len(problem.cluster), not self.fewer
@@ -238,7 +252,7 @@ class _PlanSearch:
     def _require_plans(self) -> None:
         if self.plans:
             return
-        names = candidate_names(self.problem)
+        names = candidate_names(self.problem, tight=True)
         if not any(name.startswith(self.prefix) for name in names):
             facts = f"no candidate begins with {self.prefix!r}; there are {', '.join(names)}"
             raise UsageError("E202", facts, fix="--candidates metis")
@@ -288,30 +302,6 @@ class _PlanSearch:
         spread = self.scorer.simulate(f"{best.name}{EVEN_OWNERS_SUFFIX}", cut, best.cluster)
         if self._rank(spread) < self._rank(best):
             self._add(spread)
-
-
-def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used: bool = True) -> ScoredPlan:
-    """The best plan. For time: of the plans within TIME_TOLERANCE of the fastest, one that sends much fewer bytes.
-
-    A percent of the bytes counts as WORTH_OF_BYTES percent of the seconds.
-    A plan that is slower than a regular cut (see `ScoredPlan.searched`) is never taken.
-
-    all_used: see `ScoredPlan.rank`.
-    """
-    best = min(plans, key=lambda plan: plan.rank(objective, all_used=all_used))
-    if objective != TIME:
-        return best
-    validity = best.rank(objective, all_used=all_used)[:2]
-    valid = [plan for plan in plans if plan.rank(objective, all_used=all_used)[:2] == validity]
-    regular = (p.simulation.step_s for p in valid if not p.searched)
-    limit = min(best.simulation.step_s * TIME_TOLERANCE, min(regular, default=math.inf))
-    close = [plan for plan in valid if plan.simulation.step_s <= limit]
-
-    def weigh(plan: ScoredPlan) -> tuple[float, float, float, int, str]:
-        step_s, sent = plan.simulation.step_s, float(plan.bytes_forward)
-        return step_s * sent**WORTH_OF_BYTES, sent, step_s, len(plan.cluster), plan.name
-
-    return min(close, key=weigh)
 
 
 def _unlike(plans: Sequence[ScoredPlan]) -> Iterator[ScoredPlan]:

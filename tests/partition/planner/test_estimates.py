@@ -1,5 +1,7 @@
 """What candidates cost by shorter graphs, against their simulation on the whole graph."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from example_graphs import Mlp
@@ -75,6 +77,32 @@ def test_where_memory_is_scarce_a_plan_is_found_all_the_same(deep: Graph, monkey
     least = max(find_plan(deep, uniform_cluster(4), objective="memory").winner.simulation.memory_bytes)
     tight = Cluster(tuple(Machine(f"m{i}", memory_bytes=int(1.02 * least)) for i in range(4)))
     assert find_plan(deep, tight).winner.fits
+
+
+@pytest.fixture(scope="module")
+def wide() -> Graph:
+    layers = [nn.Linear(512, 512), *(Mlp(512, 1024) for _ in range(BLOCKS)), nn.Linear(512, 8)]
+    return capture(nn.Sequential(*layers), lambda y: y.square().mean(), [torch.zeros(512, 512)])[0]
+
+
+@pytest.mark.parametrize("estimated", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("room", "shape"), [(250, "2x4"), (150, "4x2")])
+def test_where_no_mesh_of_all_machines_fits_stages_on_meshes_do(
+    wide: Graph, room: int, shape: str, estimated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where stages of unlike size are too many to try: a pipeline of single machines would be far slower."""
+    monkeypatch.setattr(estimates, "MIN_WORK", 0 if estimated else 10**9)
+    monkeypatch.setattr(candidates, "MAX_DIVIDED_WORK", 0)
+    cluster = replace(uniform_cluster(8), bandwidth=11e9, latency_s=1e-6)
+    by_mesh = find_plan(wide, cluster, candidates="mesh 2x4").winner
+    machines = tuple(replace(machine, memory_bytes=room * 1_000_000) for machine in cluster.machines)
+    small = replace(cluster, machines=machines)
+    assert max(by_mesh.simulation.memory_bytes) > room * 1_000_000
+    staged = find_plan(wide, small, candidates=f"stages x mesh {shape}").winner.simulation.step_s
+    pipeline = find_plan(wide, small, candidates="even stages").winner.simulation.step_s
+    found = find_plan(wide, small).winner
+    assert found.fits
+    assert found.simulation.step_s <= staged < pipeline / 1.5
 
 
 def test_what_a_process_takes_by_itself_is_the_same_with_a_shorter_model(

@@ -23,8 +23,8 @@ from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement, to_json
 from cutset.partition.placement.to_cut import cut_from_placement
 from cutset.partition.placement.verdict import write_verdict
-from cutset.partition.planner.plan import FAIR_SHARE, ScoredPlan
-from cutset.partition.planner.planner import choose_best, find_plan
+from cutset.partition.planner.plan import FAIR_SHARE, ScoredPlan, choose_best
+from cutset.partition.planner.planner import find_plan
 
 GRAPH = chain(16, 24, 8)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from ....partition.cluster.machines import Cluster, uniform_cluster
 from ....partition.dataflow.simulator import simulate
-from ....partition.planner.plan import PlanningResult, ScoredPlan
-from ....partition.planner.planner import choose_best, find_plan
+from ....partition.planner.plan import PlanningResult, ScoredPlan, choose_best
+from ....partition.planner.planner import find_plan
 from ...units import format_bytes, format_seconds
 from ..bench_table import BenchTable, Column
 from .models import PlanSubject
