@@ -195,9 +195,13 @@ class _PlanSearch:
     def _score_candidates(self, problem: PlanningProblem) -> None:
         """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates."""
         self.problems.append(problem)
-        self._score_best_of(problem, self._list_names(problem) or self._list_names(problem, tight=True))
+        self._score_best_of(problem, self._list_names(problem))
 
-    def _list_names(self, problem: PlanningProblem, *, tight: bool = False) -> list[str]:
+    def _list_names(self, problem: PlanningProblem) -> list[str]:
+        """Return the names of the candidates that are wanted; those for machines that lack memory if none else is."""
+        return self._list_prefixed(problem, tight=False) or self._list_prefixed(problem, tight=True)
+
+    def _list_prefixed(self, problem: PlanningProblem, *, tight: bool) -> list[str]:
         return [name for name in candidate_names(problem, tight=tight) if name.startswith(self.prefix)]
 
     def _score_tight_candidates(self, problem: PlanningProblem) -> None:
@@ -205,7 +209,8 @@ class _PlanSearch:
         fitting = min((plan.simulation.step_s for plan in self.plans if plan.fits), default=math.inf)
         if any(ROOM_WORTH * plan.simulation.step_s < fitting for plan in self.plans if len(plan.cluster) > 1):
             known = set(self._list_names(problem))
-            self._score_best_of(problem, [one for one in self._list_names(problem, tight=True) if one not in known])
+            more = [name for name in self._list_prefixed(problem, tight=True) if name not in known]
+            self._score_best_of(problem, more)
 
     def _score_best_of(self, problem: PlanningProblem, names: Sequence[str]) -> None:
         estimates = CandidateEstimates(problem, prefix=self.prefix)

@@ -279,7 +279,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:  # which torch asks two times of three
+        if func is torch.ops.prim.device.default:  # where it is, which torch asks for each operand of many operators
             return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
         scope = self._scopes[-1]
         scope.entries.append((func, torch.is_grad_enabled(), self.describe((args, kwargs))))

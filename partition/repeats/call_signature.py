@@ -38,8 +38,9 @@ class LayerCode:
     inside: set[tuple[str, str]] = field(default_factory=set)
     outside: dict[tuple[int, str], nn.Module] = field(default_factory=dict)
     code: dict[CodeType, Mapping[str, Any]] = field(default_factory=dict)
-    _names: Sequence[str] | None = None  # found once for all the code, as it takes long
-    _functions: Sequence[FunctionType] | None = None
+    # Found once for all the code, as that takes long.
+    _names: Sequence[str] | None = field(default=None, init=False, repr=False)
+    _functions: Sequence[FunctionType] | None = field(default=None, init=False, repr=False)
 
     def learn(self, call: WatchedCall, paths: Mapping[int, str]) -> bool:
         """Add what a call read, and return whether nothing of it was new. paths: of the layer's modules, by id."""

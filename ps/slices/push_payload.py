@@ -12,9 +12,7 @@ from .slice_state import is_finite
 
 FETCH = "fetch"  # key in the body of a push: the body of a fetch that travels with it, and its step
 SKIPPED = "skipped"  # key in the body of a push without a gradient: the slice has that of its steps already
-FACTORS = (
-    "factors"  # key in the body of a push: of the learning rate, for all or for each group, where the worker says it
-)
+FACTORS = "factors"  # key in the body of a push: of the learning rate, for all or for each group, by the user's loop
 COMPRESSION = "compression"  # key in the body of a push: the compression that made its tensors, if there was one
 
 

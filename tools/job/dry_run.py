@@ -21,7 +21,7 @@ from ...partition.ir.pytree import first_tensor
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..blame import blame
-from ..samples.batch_maker import describe_form
+from ..samples.batch_maker import describe_form, describe_samples
 from ..samples.dataset_samples import Samples
 from ..samples.part_samples import PartSamples, buckets_of, take_first
 from ..samples.read_samples import read_samples, read_split
@@ -161,23 +161,15 @@ def _check_alike(task: "Task", example: Data, data: Data, split: str, *, exactly
         if forms[0] != forms[1]:
             raise BadInput(
                 "E313",
-                f"the {split} data of task {task.name} has {what} of {_format_samples(actual)} a sample, its example "
-                f"of {_format_samples(expected)}",
+                f"the {split} data of task {task.name} has {what} of {describe_samples(actual)} a sample, its example "
+                f"of {describe_samples(expected)}",
                 fix="let example(batch) give the shapes and dtypes of the data",
             )
 
 
-def _format_sample(tensor: Tensor) -> str:
-    return describe_form(tensor, exactly=True)
-
-
-def _format_samples(tensors: tuple[Tensor, ...]) -> str:
-    return " and ".join(_format_sample(tensor) for tensor in tensors) or "none"
-
-
 def _compute_loss(task: "Task", model: nn.Module, batch: Data) -> Tensor:
     """Return the loss of a batch; BadInput where there is none."""
-    shapes = ", ".join(_format_sample(tensor) for tensor in (*batch.inputs, *batch.targets))
+    shapes = ", ".join(describe_form(tensor, exactly=True) for tensor in (*batch.inputs, *batch.targets))
     with blame("E314", f"the first training batch of task {task.name} ({len(batch)} x {shapes})"):
         loss: Any = task.loss(batch.call(model), *batch.targets)
     return demand_loss(loss, model)

@@ -22,7 +22,7 @@ from ..hosts.engine import serve_if_member
 from ..job.checkpoint_order import order_checkpoints
 from ..report.notebook import RunResult
 from ..run_folder import BEST_WEIGHTS, EMA_WEIGHTS, RESULT, WEIGHTS
-from ..samples.batch_maker import describe_form
+from ..samples.batch_maker import describe_samples
 from ..samples.read_samples import read_split
 from ..task import weight_source as weights
 from ..task.capture_task import capture_task
@@ -143,11 +143,8 @@ class Trainer:
         outputs = []
         for start in range(0, len(samples), size):
             part = samples.rows(torch.arange(start, min(start + size, len(samples))))
-            shapes = " and ".join(describe_form(tensor, exactly=True) for tensor in part.inputs)
-            what, fix = (
-                f"the model, run on {len(part)} samples of {shapes},",
-                "give inputs like those it was trained on",
-            )
+            what = f"the model, run on {len(part)} samples of {describe_samples(part.inputs)},"
+            fix = "give inputs like those it was trained on"
             with blame("E314", what, fix=fix), autocast_context(self.config.autocast or ""):
                 outputs.append(call_by_name(model, part.inputs, part.names))
         return join_outputs(outputs)

@@ -136,6 +136,11 @@ def describe_form(tensor: Tensor, *, exactly: bool) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{sizes}"
 
 
+def describe_samples(tensors: Sequence[Tensor]) -> str:
+    """Return dtypes and sizes of the samples of several tensors, as part of a sentence."""
+    return " and ".join(describe_form(tensor, exactly=True) for tensor in tensors) or "none"
+
+
 def unpack_batch(batch: Any) -> "Data":
     """Return a collated batch as `Data`: of a sequence the last is the target, of a dict `labels`, and all are inputs.
 

@@ -93,7 +93,7 @@ class SharedOptimizer(torch.optim.Optimizer):
     def factors(self) -> tuple[float, ...]:
         """By what the learning rate of each group is multiplied at present; one number where that is the same for all.
 
-        BadInput E361 where a rate is below 0.
+        BadInput E361 where a rate is no finite number of at least 0.
         """
         rates = [float(group["lr"]) for group in self.param_groups]
         wrong = next((rate for rate in rates if not 0 <= rate < math.inf), None)

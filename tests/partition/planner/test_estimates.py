@@ -103,6 +103,8 @@ def test_where_no_mesh_of_all_machines_fits_stages_on_meshes_do(
     found = find_plan(wide, small).winner
     assert found.fits
     assert found.simulation.step_s <= staged < pipeline / 1.5
+    names = [plan.name for plan in find_plan(wide, small, candidates="stages x mesh").plans]
+    assert len(set(names)) == len(names) > 0
 
 
 def test_what_a_process_takes_by_itself_is_the_same_with_a_shorter_model(

@@ -167,8 +167,9 @@ def test_only_the_tokens_of_an_expert_travel_to_it_and_back(machines: int, chose
     assert sent == pytest.approx(tokens, rel=0.03)  # of three made-up batches, and a bit for each row
 
 
-def test_a_step_of_such_a_plan_is_that_of_plain_torch() -> None:
-    case = Case(lambda: Mixture([32] * 4), mixed_samples)
+@pytest.mark.parametrize("experts", [4, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_step_of_such_a_plan_is_that_of_plain_torch(experts: int) -> None:
+    case = Case(lambda: Mixture([32] * experts), mixed_samples)
     subject = Subject(case, torch.float64)
     problem = PlanningProblem(subject.graph, network(10, machines=3))
     found = [one for one in propose_candidates(problem) if "whole apart" in one.name]
