@@ -1,6 +1,7 @@
 """The comparison of predicted and measured steps: its pairs, what it counts as held, and a pair that is really run."""
 
 from dataclasses import replace
+from itertools import cycle
 from unittest.mock import Mock
 
 import pytest
@@ -115,7 +116,7 @@ def test_each_round_runs_right_after_the_machine_was_measured(monkeypatch: pytes
 
     def plan(pair: StandingPair, tell: Tell) -> tuple[Mock, int]:
         order.append(f"plan {pair.machines}")
-        return Mock(pair=pair, rounds=[]), 0
+        return Mock(pair=pair, rounds=[], has_doubt=False), 0
 
     def measure(pair: StandingPair, spec: TaskSpec, whole: CapturedTask, tell: Tell) -> int:
         order.append(f"measure {pair.machines}")
@@ -134,6 +135,27 @@ def test_each_round_runs_right_after_the_machine_was_measured(monkeypatch: pytes
     more = prediction.ROUNDS - 1
     assert order == [f"{what} {n}" for n in (2, 3) for what in ["plan", "run", *["measure", "run"] * more]]
     assert "predicted and measured 1 s and 250 ms, 1 s and 250 ms, 1 s and 250 ms" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("cut_s", "alone_s", "rounds"),
+    [
+        ([1.0, 1.1, 0.9], [0.5, 0.6, 0.5], 3),
+        ([1.0, 1.0, 1.0], [1.02, 0.98, 1.1], 3),  # ties agree with all
+        ([1.0, 1.0, 1.0], [1.1, 1.1, 0.9], 7),
+        ([1.0, 1.3, 1.0], [0.5, 0.5, 0.5], 7),
+    ],
+)
+def test_a_pair_whose_rounds_disagree_has_more(
+    monkeypatch: pytest.MonkeyPatch, cut_s: list[float], alone_s: list[float], rounds: int
+) -> None:
+    found = cycle(PredictedRound(1.0, StepTimes((a,)), StepTimes((b,))) for a, b in zip(cut_s, alone_s, strict=True))
+    one = PlannedPair(PAIR, PAIR.spec, Mock(), Mock(), Mock(), Mock())
+    monkeypatch.setattr(prediction, "plan_pair", lambda pair, tell: (one, 0))
+    monkeypatch.setattr(prediction, "_measure_machines", lambda *ignored: 0)
+    monkeypatch.setattr(prediction, "_measure_round", lambda pair, cluster: pair.rounds.append(next(found)))
+    (measured,) = measure_predictions(lambda line: None, [PAIR])
+    assert len(measured.rounds) == rounds
 
 
 @pytest.mark.run
