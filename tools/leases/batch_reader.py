@@ -25,13 +25,20 @@ class BatchReader(Protocol):
         """End the processes that read."""
 
 
+def make_loader(training: TrainingSpec, samples: Samples | PartSamples) -> SampleLoader | PartLoader:
+    """Return what reads batches by their numbers. It is made before the model, so that its processes are small."""
+    if isinstance(samples, PartSamples):
+        return PartLoader(samples, training.batch)
+    stream = make_stream(samples, batch=training.batch, seed=training.seed, first=training.first_sample)
+    return SampleLoader(samples, stream)
+
+
 def make_reader(
-    training: TrainingSpec, samples: Samples | PartSamples, assignment: BatchAssignment, replica: int
+    training: TrainingSpec, loader: SampleLoader | PartLoader, assignment: BatchAssignment, replica: int
 ) -> BatchReader:
     """Return what reads the batches that a replica is assigned."""
-    if not isinstance(samples, PartSamples):
-        return NumberedReader(training, samples, assignment)
-    loader = PartLoader(samples, training.batch)
+    if isinstance(loader, SampleLoader):
+        return NumberedReader(loader, assignment)
     if isinstance(assignment, LeasedBatches):
         return LeasedPartReader(loader, assignment)
     return TurnReader(loader, training, assignment, replica)
@@ -40,9 +47,8 @@ def make_reader(
 class NumberedReader:
     """Reads samples by their numbers."""
 
-    def __init__(self, training: TrainingSpec, samples: Samples, assignment: BatchAssignment) -> None:
-        stream = make_stream(samples, batch=training.batch, seed=training.seed, first=training.first_sample)
-        self._loader, self._assignment = SampleLoader(samples, stream), assignment
+    def __init__(self, loader: SampleLoader, assignment: BatchAssignment) -> None:
+        self._loader, self._assignment = loader, assignment
 
     def read(self, step: int) -> Data | None:
         """Return the batch of a step; see `BatchReader`."""

@@ -9,7 +9,7 @@ from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
-from ..leases.batch_reader import make_reader
+from ..leases.batch_reader import make_loader, make_reader
 from ..samples.dataset_samples import Samples
 from ..samples.read_samples import read_samples, read_split
 from ..task.load_task import load_task
@@ -26,10 +26,11 @@ class TaskWorker(WorkerProcess):
         self._task = load_task(training.task)
         samples = read_samples(self._task, "train", seed=training.seed, parts=training.parts or None, one_shape=is_cut)
         self._tests = read_split(self._task, "test", one_shape=is_cut) if spec.replica == 0 else None
+        loader = make_loader(training, samples)
         super().__init__(channel, spec, progress, self._build_part, leases=spec.method.leases_batches)
         self._assignment = self._build_assignment()
         self._steps_done = self._assignment.start_step
-        self._reader = make_reader(training, samples, self._assignment, spec.replica)
+        self._reader = make_reader(training, loader, self._assignment, spec.replica)
 
     def run(self) -> dict[str, Any]:
         """Train until nothing is left to compute; return the worker's result."""

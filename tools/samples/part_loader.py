@@ -6,18 +6,23 @@ from types import MappingProxyType
 
 from ...models.task import Data
 from .part_samples import PartEnd, PartReaders, PartSamples, locate_batch
-from .reader_process import ReaderProcess
+from .reader_forks import ReaderForks
+from .reader_process import ReaderProcess, fork_readers
 from .sample_loader import AHEAD
 
 NOTHING: Mapping[int, bool] = MappingProxyType({})
 
 
 class PartLoader:
-    """Reads the batches of one process that trains, while entered. A part of an epoch is read by one process."""
+    """Reads the batches of one process that trains, until it is closed. A part of an epoch is read by one process.
+
+    It is made before the model, so that what reads is small.
+    """
 
     def __init__(self, samples: PartSamples, batch: int) -> None:
         self.samples, self.batch = samples, batch
         self._own = PartReaders(samples, batch)
+        self._forks = fork_readers(self._own) if samples.processes else None
         self._readers: list[ReaderProcess] = []
         self._reading: dict[int, ReaderProcess] = {}  # by number of a batch
         self._reader_of: dict[int, ReaderProcess] = {}  # by track
@@ -35,17 +40,17 @@ class PartLoader:
 
         upcoming: the numbers of batches that are probably next, and whether they are wanted.
         """
-        if not self.samples.processes:
+        if self._forks is None:
             return self._own.read(number, wanted)
         following = {number: wanted, **upcoming}
         for unwanted in self._reading.keys() - following.keys():
             self._reading.pop(unwanted).forget(unwanted)
         for one, is_wanted in following.items():
             if one not in self._reading:
-                self._request(one, is_wanted)
+                self._request(self._forks, one, is_wanted)
         found = self._reading.pop(number).take(number)
         if found is None and wanted:
-            self._request(number, True)
+            self._request(self._forks, number, True)
             found = self._reading.pop(number).take(number)
         if isinstance(found, PartEnd):
             self._open.discard(locate_batch(number)[0])
@@ -56,10 +61,12 @@ class PartLoader:
         self._reading.clear()
         while self._readers:
             self._readers.pop().close()
+        if self._forks is not None:
+            self._forks.close()
 
-    def _request(self, number: int, wanted: bool) -> None:
+    def _request(self, forks: ReaderForks, number: int, wanted: bool) -> None:
         if not self._readers:
-            self._readers = [ReaderProcess(self._own) for _ in range(self.samples.processes)]
+            self._readers = [ReaderProcess(forks) for _ in range(self.samples.processes)]
         track = locate_batch(number)[0]
         if track not in self._reader_of:
             self._reader_of[track] = self._choose_reader()

@@ -1,19 +1,15 @@
 """`ReaderProcess`: a fork of this process that reads samples; requests and batches pass a socket as plain bytes.
 
-A fork has the dataset already, so nothing of it travels, and what comes back are dtypes, shapes and numbers.
+A fork has the dataset already, so nothing of it travels, and what comes back are dtypes, shapes and numbers. Those of
+large tensors lie in memory that both share: a socket holds little, and who fills it waits until the other end reads.
 """
 
-import ctypes
 import os
 import select
 import signal
 import socket
-import sys
 import time
-import traceback
-import warnings
-from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -21,12 +17,12 @@ from torch import Tensor
 
 from ...errors import BadInput, ProcessLost
 from ...models.task import Data
+from ...runtime.channel.message import DTYPES, SharedSlot
+from ...runtime.channel.shared_memory import Arena, MappedArena, Offer
 from .part_samples import PartEnd
-from .reader_demand import ReadTimes
+from .reader_forks import FIX, ReaderForks
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _LENGTH_BYTES = 8
-_SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
 
 
 class BatchSource(Protocol):
@@ -39,20 +35,26 @@ class BatchSource(Protocol):
 
 
 class _Request(msgspec.Struct, array_like=True):
+    """shares: whether the memory that was offered is shared."""
+
     number: int
+    shares: bool
     more: list[Any]
 
 
 class _Array(msgspec.Struct, array_like=True):
+    """A tensor: its bytes, or the slot of shared memory where they are."""
+
     dtype: str
     shape: list[int]
-    data: bytes
+    data: bytes = b""
+    slot: SharedSlot | None = None
 
 
 class _Reply(msgspec.Struct, array_like=True):
     """A batch, if there is one; or with a code the error of one that cannot be read.
 
-    end: where it is the rest of a part, the batches that this has. queued: see `ReadTimes`.
+    end: where it is the rest of a part, the batches that this has.
     """
 
     number: int
@@ -60,26 +62,22 @@ class _Reply(msgspec.Struct, array_like=True):
     targets: list[_Array] = []
     names: list[str] = []
     end: int | None = None
-    queued: float = 0.0
     code: str = ""
     facts: str = ""
     fix: str = ""
 
 
 class ReaderProcess:
-    """Reads the batches that it is asked for, one after the other."""
+    """Reads the batches that it is asked for, one after the other. waited_s: for the batch that was taken last."""
 
-    def __init__(self, samples: BatchSource) -> None:
-        self._samples, self._waiting, self._replies = samples, list[int](), dict[int, _Reply]()
-        self.times = ReadTimes(0.0, 0.0)  # of the batch that was taken last
-        self._socket, theirs = socket.socketpair()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the fork uses none of them
-            self.pid = os.fork()
-        if not self.pid:
-            self._socket.close()
-            _serve(samples, theirs)
-        theirs.close()
+    def __init__(self, forks: ReaderForks) -> None:
+        self._forks, self._waiting, self._replies = forks, list[int](), dict[int, _Reply]()
+        self.waited_s = 0.0
+        self.pid, self._socket = forks.fork()
+        try:
+            self._arena = _map_arena(msgspec.msgpack.decode(_receive(self._socket), type=Offer))
+        except OSError as error:
+            raise self._lost() from error
 
     @property
     def waiting(self) -> int:
@@ -90,27 +88,26 @@ class ReaderProcess:
         """Ask for the batch of a number. more: what else the source needs for it, plain data."""
         self._waiting.append(number)
         try:
-            self._send_request(msgspec.msgpack.encode(_Request(number, list(more))))
+            self._send_request(msgspec.msgpack.encode(_Request(number, self._arena is not None, list(more))))
         except OSError as error:
             raise self._lost() from error
 
     def take(self, number: int) -> Data | PartEnd | None:
         """Wait for what was asked for. BadInput where it cannot be read, ProcessLost where the process died."""
-        waited_s = 0.0
+        self.waited_s = 0.0
         while number not in self._replies:
             start = time.perf_counter()
             select.select([self._socket], [], [])
-            waited_s += time.perf_counter() - start
+            self.waited_s += time.perf_counter() - start
             try:
                 self._receive_reply()
             except OSError as error:
                 raise self._lost() from error
         self._waiting.remove(number)
         reply = self._replies.pop(number)
-        self.times = ReadTimes(waited_s, reply.queued)
         if reply.code:
             raise BadInput(reply.code, reply.facts, fix=reply.fix)
-        inputs, targets = (tuple(map(_to_tensor, part)) for part in (reply.inputs, reply.targets))
+        inputs, targets = (tuple(map(self._to_tensor, part)) for part in (reply.inputs, reply.targets))
         batch = Data(inputs, targets, tuple(reply.names)) if inputs else None
         return batch if reply.end is None else PartEnd(reply.end, batch)
 
@@ -124,7 +121,7 @@ class ReaderProcess:
         self._socket.close()
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            self._forks.reap(self.pid)
             self.pid = 0
 
     def _send_request(self, data: bytes) -> None:
@@ -146,52 +143,48 @@ class ReaderProcess:
         if reply.number in self._waiting:
             self._replies[reply.number] = reply
 
+    def _to_tensor(self, array: _Array) -> Tensor:
+        if array.slot is not None and self._arena is not None:
+            return self._arena.tensor(array.slot, array.dtype, array.shape)
+        dtype = getattr(torch, array.dtype)
+        if not array.data:
+            return torch.empty(array.shape, dtype=dtype)
+        return torch.frombuffer(bytearray(array.data), dtype=dtype).view(array.shape)
+
     def _lost(self) -> ProcessLost:
-        _, status = os.waitpid(self.pid, 0)
+        ended = self._forks.reap(self.pid)
         self.pid = 0
-        ended = os.waitstatus_to_exitcode(status)
         how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with exit code {ended}"
-        facts = f"a process that read {self._samples.what} {how}"
-        fix = "Task(..., loaders=0) reads it in the process that trains, as data needs that cannot be read after a fork"
-        return ProcessLost("E602", facts, fix=fix)
+        return ProcessLost("E602", f"a process that read {self._forks.what} {how}", fix=FIX)
 
     def __repr__(self) -> str:
-        return f"ReaderProcess({self.pid}, {self._samples}, {self.waiting} waiting)"
+        return f"ReaderProcess({self.pid}, {self._forks.what}, {self.waiting} waiting)"
 
 
-def _serve(samples: BatchSource, ours: socket.socket) -> NoReturn:
-    """Answer requests until the other end is closed, in a fork, which ends with the process that it is one of."""
-    code = 0
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        torch.set_num_threads(1)  # threads of the other process are not here
+def fork_readers(samples: BatchSource) -> ReaderForks:
+    """Return what forks processes that read samples."""
+
+    def serve(ours: socket.socket) -> None:
+        arena = Arena()
+        _send(ours, msgspec.msgpack.encode(arena.offer))
         while True:
             try:
                 request = msgspec.msgpack.decode(_receive(ours), type=_Request)
             except ConnectionError:
-                break
-            start, queued_s = time.perf_counter(), _read_queued_s()
-            reply = _answer(samples, request)
-            reply.queued = (_read_queued_s() - queued_s) / (time.perf_counter() - start)
-            _send(ours, msgspec.msgpack.encode(reply))
-    except BaseException:  # nothing above may go on in a fork, whatever happens
-        traceback.print_exc()
-        sys.stderr.flush()
-        code = 1
-    os._exit(code)
+                return
+            _send(ours, msgspec.msgpack.encode(_answer(samples, request, arena if request.shares else None)))
+
+    return ReaderForks(serve, samples.what)
 
 
-def _read_queued_s() -> float:
-    """Return the seconds that this thread has been ready to run while other threads had the cores; 0 if none says."""
+def _map_arena(offer: Offer) -> MappedArena | None:
     try:
-        return int(_SCHEDULER_STATISTICS.read_text().split()[1]) / 1e9
-    except FileNotFoundError:  # of a kernel without scheduler statistics
-        return 0.0
+        return MappedArena(offer)
+    except OSError:  # where processes do not see each other's files, say: everything passes the socket
+        return None
 
 
-def _answer(samples: BatchSource, request: _Request) -> _Reply:
+def _answer(samples: BatchSource, request: _Request, arena: Arena | None) -> _Reply:
     try:
         found = samples.read(request.number, *request.more)
     except BadInput as error:
@@ -199,21 +192,17 @@ def _answer(samples: BatchSource, request: _Request) -> _Reply:
     batch, end = (found.rest, found.batches) if isinstance(found, PartEnd) else (found, None)
     if batch is None:
         return _Reply(request.number, end=end)
-    inputs, targets = ([_to_array(tensor) for tensor in part] for part in (batch.inputs, batch.targets))
+    inputs, targets = ([_to_array(tensor, arena) for tensor in part] for part in (batch.inputs, batch.targets))
     return _Reply(request.number, inputs, targets, list(batch.names), end)
 
 
-def _to_array(tensor: Tensor) -> _Array:
+def _to_array(tensor: Tensor, arena: Arena | None) -> _Array:
     plain = tensor.detach().contiguous()
-    data = plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    return _Array(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), data)
-
-
-def _to_tensor(array: _Array) -> Tensor:
-    dtype = getattr(torch, array.dtype)
-    if not array.data:
-        return torch.empty(array.shape, dtype=dtype)
-    return torch.frombuffer(bytearray(array.data), dtype=dtype).view(array.shape)
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+    slot = arena.put(plain) if arena is not None and dtype in DTYPES else None
+    if slot is not None:
+        return _Array(dtype, shape, slot=slot)
+    return _Array(dtype, shape, plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
 
 
 def _send(to: socket.socket, data: bytes) -> None:

@@ -6,46 +6,46 @@ from ...models.sample_stream import SampleStream
 from ...models.task import Data
 from .dataset_samples import DatasetSamples, Samples
 from .reader_demand import ReaderDemand
-from .reader_process import ReaderProcess
+from .reader_forks import ReaderForks
+from .reader_process import ReaderProcess, fork_readers
 
 AHEAD = 3  # batches that each process may read before they are due
 
 
 class SampleLoader:
-    """Reads the batches of one process that trains, while entered, as `stream` has them.
+    """Reads the batches of one process that trains, as `stream` has them, until it is closed or left.
 
-    Batches are the same whichever process reads them, so more of these may come while the run goes on.
+    It is made before the model, so that what reads is small. Batches are the same whichever process reads them, so
+    these may come and go while the run goes on.
     """
 
     def __init__(self, samples: Samples, stream: SampleStream) -> None:
         self._samples, self._stream = samples, stream
-        self._count, self._most = (
-            (samples.processes, samples.max_processes) if isinstance(samples, DatasetSamples) else (0, 0)
-        )
-        self._demand = ReaderDemand()
+        read_by = (samples.processes, samples.max_processes) if isinstance(samples, DatasetSamples) else (0, 0)
+        self._demand = ReaderDemand(*read_by)
+        self._forks = fork_readers(samples) if isinstance(samples, DatasetSamples) and samples.processes else None
         self._readers: list[ReaderProcess] = []
         self._reading: dict[int, ReaderProcess] = {}  # by number of a batch
 
     def read(self, number: int, upcoming: Iterable[int] = ()) -> Data:
         """Return global batch `number`. upcoming: numbers of batches that are probably next."""
-        if not self._count:
+        if self._forks is None:
             return self._samples.rows(self._stream.indices(number), self._stream.epochs(number))
         wanted = [number, *upcoming]
         for unwanted in self._reading.keys() - set(wanted):  # of steps that a method has skipped
             self._reading.pop(unwanted).forget(unwanted)
         for one in wanted[: self.ahead + 1]:
-            self._request(one)
+            self._request(self._forks, one)
         reader = self._reading.pop(number)
         batch = reader.take(number)
-        if self._count < self._most and self._demand.count(reader.times):
-            self._count = min(2 * self._count, self._most)
+        self._demand.note(reader.waited_s)
         assert isinstance(batch, Data)
         return batch
 
     @property
     def ahead(self) -> int:
         """How many upcoming batches are of use."""
-        return AHEAD * self._count
+        return AHEAD * self._demand.count
 
     @property
     def pids(self) -> list[int]:
@@ -57,15 +57,19 @@ class SampleLoader:
         self._reading.clear()
         while self._readers:
             self._readers.pop().close()
+        if self._forks is not None:
+            self._forks.close()
 
-    def _request(self, number: int) -> None:
+    def _request(self, forks: ReaderForks, number: int) -> None:
         """Have a batch read, if that is not under way, by the process with the least to do."""
         if number in self._reading:
             return
-        while len(self._readers) < self._count:
-            assert isinstance(self._samples, DatasetSamples)
-            self._readers.append(ReaderProcess(self._samples))
-        reader = min(self._readers, key=lambda one: one.waiting)
+        count = self._demand.count
+        while len(self._readers) < count:
+            self._readers.append(ReaderProcess(forks))
+        while len(self._readers) > count and not self._readers[-1].waiting:
+            self._readers.pop().close()
+        reader = min(self._readers[:count], key=lambda one: one.waiting)
         reader.request(number, self._stream.indices(number).tolist(), self._stream.epochs(number).tolist())
         self._reading[number] = reader
 
@@ -76,7 +80,7 @@ class SampleLoader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"SampleLoader({self._samples}, {self._count} processes)"
+        return f"SampleLoader({self._samples}, {self._demand.count} processes)"
 
 
 def make_stream(samples: Samples, *, batch: int, seed: int, first: int = 0) -> SampleStream:

@@ -23,7 +23,7 @@ from ..config.group_optimizer import arrange_groups, list_ties
 from ..config.parameter_group import Group
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, RoundRobinBatches
-from ..leases.batch_reader import make_reader
+from ..leases.batch_reader import make_loader, make_reader
 from ..replica.model_part import UncutModelPart
 from ..replica.progress_log import ProgressLog
 from ..replica.task_worker import TaskWorker
@@ -85,12 +85,12 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
     training = spec.training
     task = load_task(training.task)
     samples = read_samples(task, "train", seed=training.seed, parts=training.parts or None, one_shape=False)
-    tests = read_split(task, "test", one_shape=False)
+    tests, loader = read_split(task, "test", one_shape=False), make_loader(training, samples)
     model_part = UncutModelPart(training, task, training.seed)
     optimizer = _arrange_optimizer(spec, model_part).of_machine(0)
     state, gradient = optimizer.init_state(model_part.values), model_part.gradient
     log = ProgressLog(channel, progress, training)
-    reader, step = make_reader(training, samples, RoundRobinBatches(training), 0), 0
+    reader, step = make_reader(training, loader, RoundRobinBatches(training), 0), 0
     while (batch := reader.read(step)) is not None:
         loss = model_part.step(batch, step)
         demand_finite_loss(channel.name, step, loss)

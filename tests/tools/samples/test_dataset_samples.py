@@ -25,7 +25,7 @@ from cutset.tools.job.prepare import prepare
 from cutset.tools.samples.batch_maker import unpack_batch
 from cutset.tools.samples.dataset_samples import DatasetSamples
 from cutset.tools.samples.read_samples import read_split
-from cutset.tools.samples.reader_demand import ReaderDemand, ReadTimes
+from cutset.tools.samples.reader_demand import ReaderDemand
 from cutset.tools.samples.sample_loader import SampleLoader
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
@@ -109,24 +109,32 @@ def test_all_dtypes_pass_between_processes(dtype: torch.dtype) -> None:
     assert torch.equal(found.inputs[0], torch.ones(4, 2, 3).to(dtype))
 
 
-class AlwaysMore(ReaderDemand):
-    def count(self, times: ReadTimes) -> bool:
-        return True
+class UpAndDown(ReaderDemand):
+    """Twice as many read each batch, and then half as many."""
+
+    def __init__(self, count: int, most: int) -> None:
+        super().__init__(count, most)
+        self._wanted = iter([min(wanted, most) for wanted in (4, 8, 8, 4, *[2] * 12)])
+
+    def note(self, waited_s: float) -> None:
+        self.count = next(self._wanted)
 
 
 @pytest.mark.parametrize(("name", "most"), [("dataset", 8), ("plain_loader", 8), ("loader", 2)])
-def test_more_processes_read_the_same_unless_the_user_says_how_many(
+def test_more_or_fewer_processes_read_the_same_unless_the_user_says_how_many(
     name: str, most: int, stream: SampleStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cutset.tools.samples.sample_loader.ReaderDemand", AlwaysMore)
-    samples, counts = split_of(name), list[int]()
+    monkeypatch.setattr("cutset.tools.samples.sample_loader.ReaderDemand", UpAndDown)
+    samples, counts, pids = split_of(name), list[int](), set[int]()
     with SampleLoader(samples, stream) as loader:
-        for number in range(6):
+        for number in range(16):
             found = loader.read(number, range(number + 1, number + 1 + loader.ahead))
             assert equal(found, samples.rows(stream.indices(number), stream.epochs(number)))
             counts.append(len(loader.pids))
-        pids = loader.pids
-    assert counts == [min(2 << number, most) for number in range(6)]
+            pids |= set(loader.pids)
+    assert counts[:4] == [min(wanted, most) for wanted in (2, 4, 8, 8)]
+    assert counts[-1] == 2
+    assert len(pids) == most
     assert all(gone(pid, timeout_s=10.0) for pid in pids)
 
 

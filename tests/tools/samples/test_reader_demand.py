@@ -1,8 +1,13 @@
-"""More processes read where training waits for batches, unless those that read already queue for cores."""
+"""More processes read where training waits for batches, and as long as batches come faster for it."""
+
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
-from cutset.tools.samples.reader_demand import SETTLING, WINDOW, ReaderDemand, ReadTimes
+from cutset.tools.samples.reader_demand import REST, SETTLING, WINDOW, ReaderDemand
+
+TRIAL = SETTLING + WINDOW
 
 
 class Clock:
@@ -15,48 +20,63 @@ class Clock:
         return self.now
 
 
-def count_until_more(step_s: float, waited_s: float, queued: float, *, batches: int) -> int | None:
-    """Return after how many batches more processes are asked for."""
+def count_processes(
+    step_s: float, wait: Callable[[int], float], *, batches: int, pause_s: float = 0.0, pauses: tuple[int, ...] = ()
+) -> list[int]:
+    """Return how many processes read each batch. wait: for a batch, by how many read. pauses: batches before which."""
     clock = Clock()
-    demand = ReaderDemand(clock)
+    demand, counts = ReaderDemand(2, 8, clock), list[int]()
     for number in range(batches):
-        clock.now += step_s + waited_s
-        if demand.count(ReadTimes(waited_s, queued)):
-            return number + 1
-    return None
+        counts.append(demand.count)
+        waited_s = wait(demand.count)
+        clock.now += step_s + waited_s + (pause_s if number in pauses else 0.0)
+        demand.note(waited_s)
+    return counts
 
 
-@pytest.mark.parametrize(
-    ("waited_s", "queued", "expected"),
-    [
-        (0.5, 0.0, SETTLING + WINDOW),
-        (0.5, 0.2, SETTLING + WINDOW),
-        (0.5, 0.4, None),  # they queue for cores: more would queue longer
-        (0.03, 0.0, None),  # 3 % of the time
-        (0.0, 0.0, None),
-    ],
-)
-def test_more_are_asked_for_where_training_waits_and_cores_are_free(
-    waited_s: float, queued: float, expected: int | None
-) -> None:
-    assert count_until_more(1.0, waited_s, queued, batches=10 * WINDOW) == expected
+def test_processes_become_more_until_training_waits_no_more() -> None:
+    """Samples that wait for a disk: twice as many processes read twice as fast."""
+    counts = count_processes(1.0, lambda count: max(0.0, 6.0 / count - 1.0), batches=10 * TRIAL)
+    assert counts == [2] * TRIAL + [4] * TRIAL + [8] * 8 * TRIAL
 
 
-def test_batches_read_by_fewer_do_not_count_for_the_next_time() -> None:
-    clock = Clock()
-    demand = ReaderDemand(clock)
-    asked = []
-    for number in range(1, 4 * (SETTLING + WINDOW)):
-        clock.now += 1.0
-        is_early = number < 2 * SETTLING + WINDOW  # all that were asked for before there were more
-        asked += [number] if demand.count(ReadTimes(0.5 if is_early else 0.0, 0.0)) else []
-    assert asked == [SETTLING + WINDOW]
+def test_few_read_where_training_hardly_waits() -> None:
+    assert set(count_processes(1.0, lambda count: 0.03, batches=10 * TRIAL)) == {2}
+
+
+def test_more_are_given_up_where_they_are_no_faster_and_tried_again_ever_more_seldom() -> None:
+    """Samples that compute, where there are no more cores."""
+    counts = count_processes(1.0, lambda count: 0.5, batches=2000)
+    began = [number for number in range(1, len(counts)) if counts[number - 1 : number + 1] == [2, 4]]
+    assert began[0] == TRIAL
+    rests = [later - sooner - TRIAL for sooner, later in pairwise(began)]
+    assert rests == [SETTLING + (times + 1) * WINDOW for times in (REST, 2 * REST, 4 * REST)]
+    assert counts.count(4) == len(began) * TRIAL
+    assert max(counts) == 4
+
+
+def test_more_are_kept_as_far_as_they_help() -> None:
+    counts = count_processes(1.0, lambda count: 1.0 if count == 2 else 0.5, batches=10 * TRIAL)
+    assert counts[:TRIAL] == [2] * TRIAL
+    assert counts[TRIAL : 2 * TRIAL] == [4] * TRIAL
+    assert counts[2 * TRIAL : 3 * TRIAL] == [8] * TRIAL
+    assert set(counts[3 * TRIAL : 8 * TRIAL]) == {4}
+
+
+@pytest.mark.parametrize("pauses", [(TRIAL - 2,), (2 * TRIAL - 2,)])
+def test_a_pause_tells_nothing_of_the_processes(pauses: tuple[int, ...]) -> None:
+    """An evaluation while two or while four read."""
+    helped = count_processes(1.0, lambda count: 4.0 / count - 1.0, batches=3 * TRIAL, pause_s=9.0, pauses=pauses)
+    assert helped[-1] == 4
+    useless = count_processes(1.0, lambda count: 0.5, batches=3 * TRIAL, pause_s=9.0, pauses=pauses)
+    assert useless[-1] == 2
 
 
 def test_the_wait_for_the_first_batches_does_not_count() -> None:
     clock = Clock()
-    demand = ReaderDemand(clock)
+    demand = ReaderDemand(2, 8, clock)
     for number in range(4 * WINDOW):
         waited_s = 60.0 if number < 2 else 0.0
         clock.now += 1.0 + waited_s
-        assert not demand.count(ReadTimes(waited_s, 0.0))
+        demand.note(waited_s)
+        assert demand.count == 2

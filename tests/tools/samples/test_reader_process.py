@@ -1,12 +1,16 @@
 """The process that reads batches: requests and replies that are larger than what a socket holds."""
 
+import os
 import select
 import time
+from unittest.mock import Mock
 
+import pytest
 import torch
 
 from cutset.models.task import Data
-from cutset.tools.samples.reader_process import ReaderProcess
+from cutset.tools.samples import reader_process
+from cutset.tools.samples.reader_process import ReaderProcess, fork_readers
 
 SAMPLES = 1 << 17  # whose numbers alone are more than half a megabyte
 
@@ -21,9 +25,15 @@ class Doubles:
         return Data((2.0 * numbers, numbers + torch.tensor(epochs)))
 
 
-def test_requests_and_batches_that_fill_the_socket_pass_each_other() -> None:
+@pytest.mark.parametrize("shares", [True, False])
+def test_requests_and_batches_that_fill_the_socket_pass_each_other(
+    shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reader sends a batch while it is asked for more: neither may wait for the other to read first."""
-    reader = ReaderProcess(Doubles())
+    if not shares:
+        monkeypatch.setattr(reader_process, "MappedArena", Mock(side_effect=OSError))
+    forks = fork_readers(Doubles())
+    reader = ReaderProcess(forks)
     try:
         for number in range(4):
             reader.request(number, list(range(number, SAMPLES + number)), [number] * SAMPLES)
@@ -37,6 +47,43 @@ def test_requests_and_batches_that_fill_the_socket_pass_each_other() -> None:
         assert reader.waiting == 0
     finally:
         reader.close()
+        forks.close()
+
+
+class Counted(Doubles):
+    """Writes a byte for each batch that it has read."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def read(self, number: int, index: list[int], epochs: list[int]) -> Data:
+        batch = super().read(number, index, epochs)
+        os.write(self._file, bytes([number]))
+        return batch
+
+
+def test_large_batches_are_read_ahead_while_nobody_takes_them() -> None:
+    """Each is more than a socket holds."""
+    done, file = os.pipe()
+    forks = fork_readers(Counted(file))
+    reader = ReaderProcess(forks)
+    try:
+        for number in range(4):
+            reader.request(number, list(range(SAMPLES)), [number] * SAMPLES)
+        read = b""
+        while len(read) < 4:
+            assert select.select([done], [], [], 30.0)[0]
+            read += os.read(done, 4)
+        assert read == bytes(range(4))
+        batches = [reader.take(number) for number in range(4)]
+    finally:
+        reader.close()
+        forks.close()
+        os.close(done)
+        os.close(file)
+    for number, batch in enumerate(batches):  # they stay when the process has gone
+        assert isinstance(batch, Data)
+        assert torch.equal(batch.inputs[1], torch.arange(SAMPLES) + number)
 
 
 class Slow(Doubles):
@@ -51,15 +98,16 @@ class Slow(Doubles):
 
 
 def test_a_process_says_how_long_it_was_waited_for() -> None:
-    reader = ReaderProcess(Slow(0.6))
+    forks = fork_readers(Slow(0.6))
+    reader = ReaderProcess(forks)
     try:
         reader.request(0, [1, 2], [0, 0])
         reader.take(0)
-        assert reader.times.waited_s > 0.15
-        assert 0.0 <= reader.times.queued <= 1.0
+        assert reader.waited_s > 0.15
         reader.request(1, [1, 2], [0, 0])
         select.select([reader._socket], [], [])  # until it has read
         reader.take(1)
-        assert reader.times.waited_s < 0.15
+        assert reader.waited_s < 0.15
     finally:
         reader.close()
+        forks.close()
