@@ -52,23 +52,26 @@ class StageOption:
     """What stages cost on a mesh.
 
     computing: seconds for the operators between two places, [i, j]. entering: seconds until what they read is there,
-    [i]. fits: whether they fit in memory, with work enough, [i, j].
+    [i]. leaving: seconds that what they make takes longer as some of these machines are on another host than those
+    around the next place, [j]. Both are one way; gradients go the other way, and cards do both at once. fits: whether
+    they fit in memory, with work enough, [i, j].
     """
 
     computing: Floats
     entering: Floats
+    leaving: Floats
     fits: Bools
 
     @property
     def total_s(self) -> Floats:
         """Seconds of a micro-batch; infinite where there is no operator between the places."""
         forward = np.triu(np.ones_like(self.computing), 1) > 0
-        return np.where(forward, self.computing + self.entering[:, None], np.inf)
+        return np.where(forward, self.computing + 2 * (self.entering[:, None] + self.leaving), np.inf)
 
     @property
     def busy_s(self) -> Floats:
         """Seconds until the next micro-batch can follow."""
-        return np.maximum(self.computing, self.entering[:, None])
+        return np.maximum(np.maximum(self.computing, self.entering[:, None]), self.leaving)
 
 
 class MeshCosts:
@@ -77,13 +80,13 @@ class MeshCosts:
     def __init__(self, graph: Graph, cluster: Cluster, costs: CostModel) -> None:
         self.graph, self.cluster, self.costs = graph, cluster, costs
         self._known: dict[object, dict[Shape, LayoutCosts]] = {}
-        self._host_of = {machine: n for n, host in enumerate(find_hosts(cluster)) for machine in host}
+        self.host_of = {machine: n for n, host in enumerate(find_hosts(cluster)) for machine in host}
 
     def find(self, machines: Sequence[int]) -> Mapping[Shape, LayoutCosts]:
         """Costs on the meshes of these machines, which are those of like machines; bytes in the order given."""
-        hosts = [*dict.fromkeys(self._host_of[m] for m in machines)]
+        hosts = [*dict.fromkeys(self.host_of[m] for m in machines)]
         nameless = [replace(self.cluster.machines[m], name="", address="") for m in machines]
-        key = tuple((one, hosts.index(self._host_of[m])) for one, m in zip(nameless, machines, strict=True))
+        key = tuple((one, hosts.index(self.host_of[m])) for one, m in zip(nameless, machines, strict=True))
         if key not in self._known:
             self._known[key] = {shape: self._find_one(machines, shape) for shape in mesh_shapes(len(machines))}
         return self._known[key]
@@ -121,7 +124,8 @@ def divide_stages(
     work = _sum_between(_count_flops(graph, costs), places)
     options = dict[Span, StageOption]()
     for k, m in _enumerate_groups(len(machines)):
-        entering = _count_entering_seconds(cluster, machines, (k, m), crossing[places])
+        entering = _count_entering_seconds(meshes, machines, (k, m), crossing[places])
+        leaving = _count_leaving_seconds(meshes, machines, (k, m), crossing[places])
         received = min(micro_batches, len(machines)) * 2 * crossing[places] / (m - k)
         copies = min(micro_batches, len(machines)) if cautious and m - k > 1 else 1
         enough = work >= least_load * work[0, -1] * sum(speeds[k:m]) / sum(speeds)
@@ -129,7 +133,7 @@ def divide_stages(
             needed = copies * ratios[k:m] * found.value_bytes + found.state_bytes
             held = np.stack([_sum_between(each, places) for each in needed.T], axis=-1) + received[:, None, None]
             fits = enough & np.all(held <= room[k:m], axis=-1)
-            options[k, m, shape] = StageOption(_sum_between(found.seconds, places), entering, np.asarray(fits))
+            options[k, m, shape] = StageOption(_sum_between(found.seconds, places), entering, leaving, np.asarray(fits))
     chosen = find_best_stages(options, len(machines), micro_batches)
     return [MeshStage(places[j], tuple(machines[k:m]), shape) for _, j, (k, m, shape) in chosen] or None
 
@@ -174,16 +178,36 @@ def _sum_between(each: Sequence[float] | Floats, places: Sequence[int]) -> Float
     return np.asarray(done[None, :] - done[:, None])
 
 
-def _count_entering_seconds(cluster: Cluster, machines: Sequence[int], group: Group, crossing: Floats) -> Floats:
-    """Seconds in which values come to a group from the machines before it, and their gradients go back."""
+def _count_entering_seconds(meshes: MeshCosts, machines: Sequence[int], group: Group, crossing: Floats) -> Floats:
+    """Seconds in which values come to a group from the machine before it."""
     k, m = group
     if not k:
         return np.zeros(len(crossing))
-    source, target = machines[k - 1], machines[k]
-    cards = {cluster.shared_card(n) or n for n in machines[k:m]}
-    ways = len(cards) if cluster.link(source, target) is None else m - k
-    bandwidth = cluster.bandwidth_between(source, target) * ways
-    return 2 * (crossing / bandwidth + cluster.latency_between(source, target))
+    before, host = machines[k - 1], meshes.host_of[machines[k - 1]]
+    near = [n for n in machines[k:m] if meshes.host_of[n] == host]
+    far = [n for n in machines[k:m] if meshes.host_of[n] != host]
+    parts = [_count_seconds(meshes.cluster, before, part, m - k, crossing) for part in (near, far) if part]
+    return np.asarray(np.max(parts, axis=0))
+
+
+def _count_leaving_seconds(meshes: MeshCosts, machines: Sequence[int], group: Group, crossing: Floats) -> Floats:
+    """Seconds for the values of those of a group that are not on the host where it ends and the next one begins.
+
+    Where the next one begins on another host, all is counted with what enters it.
+    """
+    k, m = group
+    if m == len(machines) or meshes.host_of[machines[m]] != meshes.host_of[machines[m - 1]]:
+        return np.zeros(len(crossing))
+    far = [n for n in machines[k:m] if meshes.host_of[n] != meshes.host_of[machines[m]]]
+    return _count_seconds(meshes.cluster, machines[m], far, m - k, crossing) if far else np.zeros(len(crossing))
+
+
+def _count_seconds(cluster: Cluster, one: int, others: Sequence[int], count: int, crossing: Floats) -> Floats:
+    """Seconds for the part of values that others, of `count` machines, exchange with machines like `one`."""
+    cards = {cluster.shared_card(n) or n for n in others}
+    ways = len(cards) if cluster.link(one, others[0]) is None else len(others)
+    bandwidth = cluster.bandwidth_between(one, others[0]) * ways
+    return np.asarray(crossing * len(others) / count / bandwidth + cluster.latency_between(one, others[0]))
 
 
 def find_best_stages(

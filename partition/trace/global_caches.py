@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import SUPPORTED_NODES, tree_leaves
 
 from .user_frames import is_users_file
 
@@ -89,6 +89,14 @@ def _restore(space: Any, before: Mapping[str, Any]) -> None:
 
 
 def _holds_fake(value: Any) -> bool:
-    if isinstance(value, FakeTensor):
-        return True
-    return type(value) in (dict, list, tuple) and any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value))
+    """Whether a global is a fake tensor, or a container that has one within."""
+    return isinstance(value, FakeTensor) or (type(value) in (dict, list, tuple) and _has_fake_within(value))
+
+
+def _has_fake_within(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict or kind is list or kind is tuple:  # most are, and large tables of plain values are looked through
+        return any(map(_has_fake_within, value.values() if kind is dict else value))
+    if kind in SUPPORTED_NODES or isinstance(value, tuple):  # as torch knows them: namedtuples, say
+        return any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value))
+    return isinstance(value, FakeTensor)

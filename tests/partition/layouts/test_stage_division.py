@@ -42,15 +42,16 @@ def test_stages_are_the_best_of_all_divisions(micro_batches: int, seed: int) -> 
     options = dict[Span, StageOption]()
     for k, m in itertools.combinations(range(4), 2):
         if (k, m) != (0, 3):
-            times, entering = draw.integers(1, 20, (PLACES, PLACES)), draw.integers(0, 9, PLACES)
-            fits = draw.random((PLACES, PLACES)) < 0.8
-            options[k, m, (1,)] = StageOption(times.astype(float), entering.astype(float), fits)
+            times = draw.integers(1, 20, (PLACES, PLACES)).astype(float)
+            entering, leaving = (draw.integers(0, 9, PLACES).astype(float) for _ in range(2))
+            options[k, m, (1,)] = StageOption(times, entering, leaving, draw.random((PLACES, PLACES)) < 0.8)
 
     def step_s(stages: list[tuple[int, int, Span]]) -> float:
         if not all(options[g].fits[i, j] for i, j, g in stages):
             return math.inf
-        total = sum(options[g].computing[i, j] + options[g].entering[i] for i, j, g in stages)
-        busy = max(max(options[g].computing[i, j], options[g].entering[i]) for i, j, g in stages)
+        each = [(options[g].computing[i, j], options[g].entering[i], options[g].leaving[j]) for i, j, g in stages]
+        total = sum(computing + 2 * (entering + leaving) for computing, entering, leaving in each)
+        busy = max(map(max, each))
         return float(total + (micro_batches - 1) * busy)
 
     best = min(step_s(stages) for stages in every_division(3, PLACES))
