@@ -23,7 +23,7 @@ from ...errors import ProcessLost
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _FORK = 0  # the request for a fork, which comes with its socket; any other is the pid of one that shall be reaped
 _NUMBER_BYTES = 8
-FIX = "Task(..., loaders=0) reads it in the process that trains, as data needs that cannot be read after a fork"
+_FIX = "Task(..., loaders=0) reads it in the process that trains, as data needs that cannot be read after a fork"
 
 
 class ReaderForks:
@@ -55,6 +55,12 @@ class ReaderForks:
         """Wait for the end of a process; return its exit code, of one that was killed minus the signal."""
         return self._ask(pid)
 
+    def describe_end(self, pid: int) -> ProcessLost:
+        """Wait for the end of a process that was not to end; return the error of it."""
+        ended = self.reap(pid)
+        how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with exit code {ended}"
+        return ProcessLost("E602", f"a process that read {self.what} {how}", fix=_FIX)
+
     def close(self) -> None:
         """End all processes."""
         self._control.close()
@@ -70,7 +76,7 @@ class ReaderForks:
         except OSError:
             reply = b""
         if not reply:
-            raise ProcessLost("E602", f"the process that forks those that read {self.what} is gone", fix=FIX)
+            raise ProcessLost("E602", f"the process that forks those that read {self.what} is gone", fix=_FIX)
         return int.from_bytes(reply, "little", signed=True)
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
-"""`ReaderProcess`: a fork of this process that reads samples; requests and batches pass a socket as plain bytes.
+"""`ReaderProcess`: a process that reads samples; requests and batches pass a socket as plain bytes.
 
-A fork has the dataset already, so nothing of it travels, and what comes back are dtypes, shapes and numbers. Those of
-large tensors lie in memory that both share: a socket holds little, and who fills it waits until the other end reads.
+As a fork (reader_forks.py) it has the dataset already, so nothing of it travels, and what comes back are dtypes, shapes
+and numbers. Those of large tensors lie in memory that both share: a socket holds little, and who fills it waits until
+the other end reads.
 """
 
 import os
@@ -20,7 +21,7 @@ from ...models.task import Data
 from ...runtime.channel.message import DTYPES, SharedSlot
 from ...runtime.channel.shared_memory import Arena, MappedArena, Offer
 from .part_samples import PartEnd
-from .reader_forks import FIX, ReaderForks
+from .reader_forks import ReaderForks
 
 _LENGTH_BYTES = 8
 
@@ -114,7 +115,8 @@ class ReaderProcess:
     def forget(self, number: int) -> None:
         """Do not wait for a batch that was asked for any more."""
         self._waiting.remove(number)
-        self._replies.pop(number, None)
+        if number in self._replies:
+            self._free(self._replies.pop(number))
 
     def close(self) -> None:
         """End the process."""
@@ -142,6 +144,13 @@ class ReaderProcess:
         reply = msgspec.msgpack.decode(_receive(self._socket), type=_Reply)
         if reply.number in self._waiting:
             self._replies[reply.number] = reply
+        else:
+            self._free(reply)
+
+    def _free(self, reply: _Reply) -> None:
+        """Give back the shared memory of a batch that nobody takes: it is free when no tensor shows it any more."""
+        for array in (*reply.inputs, *reply.targets):
+            self._to_tensor(array)
 
     def _to_tensor(self, array: _Array) -> Tensor:
         if array.slot is not None and self._arena is not None:
@@ -152,10 +161,8 @@ class ReaderProcess:
         return torch.frombuffer(bytearray(array.data), dtype=dtype).view(array.shape)
 
     def _lost(self) -> ProcessLost:
-        ended = self._forks.reap(self.pid)
-        self.pid = 0
-        how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with exit code {ended}"
-        return ProcessLost("E602", f"a process that read {self._forks.what} {how}", fix=FIX)
+        pid, self.pid = self.pid, 0
+        return self._forks.describe_end(pid)
 
     def __repr__(self) -> str:
         return f"ReaderProcess({self.pid}, {self._forks.what}, {self.waiting} waiting)"

@@ -86,6 +86,29 @@ def test_large_batches_are_read_ahead_while_nobody_takes_them() -> None:
         assert torch.equal(batch.inputs[1], torch.arange(SAMPLES) + number)
 
 
+def test_batches_that_nobody_takes_give_their_memory_back() -> None:
+    """As of steps that a method has skipped, whether they were read by then or not."""
+    forks = fork_readers(Doubles())
+    reader = ReaderProcess(forks)
+    try:
+        slots = set[int]()
+        for number in range(40):
+            reader.request(2 * number, list(range(SAMPLES)), [0] * SAMPLES)
+            reader.request(2 * number + 1, list(range(SAMPLES)), [0] * SAMPLES)
+            if number % 2:
+                reader.forget(2 * number)
+            batch = reader.take(2 * number + 1)
+            if not number % 2:
+                reader.forget(2 * number)
+            assert isinstance(batch, Data)
+            slots.add(batch.inputs[0].data_ptr())
+            del batch
+        assert len(slots) < 10
+    finally:
+        reader.close()
+        forks.close()
+
+
 class Slow(Doubles):
     """Reads after a while."""
 
