@@ -10,6 +10,7 @@ from cutting import (
     DOUBLE,
     assert_same,
     cuts,
+    deferring,
     finest_cut,
     load,
     planned,
@@ -33,6 +34,7 @@ from cutset.partition.placement.to_cut import cut_from_placement
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.schedule import DATAFLOW, GPIPE
 
 TIGHT = 1e-11
 ALL = [*CASES, *MORE_CASES]
@@ -114,6 +116,19 @@ def test_activations_that_are_made_again_change_nothing(name: str) -> None:
         again = recomputing(of, cut)
         assert again.recomputed
         assert_same(run_cut(of, again, micros=3), run_plain(of, micros=3), rtol=TIGHT)
+
+
+@pytest.mark.first_cases(2)
+@pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
+def test_gradients_of_parameters_that_are_left_for_later_are_the_same(name: str) -> None:
+    of = subject(name)
+    alone = deferring(of, one_machine_cut(of.graph))
+    assert_same(run_cut(of, alone, micros=2), run_plain(of, micros=2), rtol=TIGHT)
+    for seed, cut in enumerate((finest_cut(of.graph, 3), planned(name, 2)[0].cut, planned(name, 3)[-1].cut)):
+        for order in (DATAFLOW, GPIPE):
+            later = deferring(of, cut, seed=seed)
+            assert later.deferred or name == "siamese"  # whose layers run twice, with one set of parameters
+            assert_same(run_cut(of, later, micros=3, order=order), run_plain(of, micros=3), rtol=TIGHT)
 
 
 @pytest.mark.run

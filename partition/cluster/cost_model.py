@@ -65,7 +65,8 @@ class Work:
 
     gradients: how many operands get a gradient in backward. accumulated_bytes: of the gradients of parameters, which
     are added to those of earlier micro-batches. signature: of the operator. halvings: of each loop of which the box has
-    a part, the name of its ratio and how often the loop was halved.
+    a part, the name of its ratio and how often the loop was halved. parameter_part: of the products of backward, those
+    for parameters.
     """
 
     kind: str
@@ -77,6 +78,7 @@ class Work:
     gradients: int
     signature: str = ""
     halvings: tuple[tuple[str, float], ...] = ()
+    parameter_part: float = 0.0
 
     def seconds(self, machine: Machine) -> tuple[float, float]:
         """Forward and backward seconds on a machine."""
@@ -91,6 +93,15 @@ class Work:
                 ahead, back = machine.ratios[name]
                 forward, backward = ahead**times * forward, back**times * backward
         return forward, backward
+
+    def parameter_seconds(self, machine: Machine) -> float:
+        """The seconds of backward that products for the gradients of parameters take, and adding these."""
+        _, modelled = self.modelled_seconds(machine)
+        if not modelled:
+            return 0.0
+        added = self.accumulated_bytes / machine.memory_bandwidth
+        part = (self.parameter_part * (modelled - added) + added) / modelled
+        return part * self.seconds(machine)[1]
 
     def modelled_seconds(self, machine: Machine) -> tuple[float, float]:
         """Forward and backward seconds by the rates of the class alone."""
@@ -207,6 +218,8 @@ class _OperatorCost:
         self._whole = sizes(op.nest.box)
         self._half_names = [name_half(self.signature, op.nest.loops, i) for i in range(len(self._whole))]
         self.wanted = [reach for reach in self.operands if reach.info.gradient] if self.output.gradient else []
+        heavy = [reach.info.kind for reach in self.wanted if not reach.operand.once]
+        self._parameter_part = heavy.count("parameter") / len(heavy) if heavy else 0.0
 
     def work(self, lengths: tuple[int, ...]) -> Work:
         halvings = self._halvings(lengths)
@@ -225,7 +238,7 @@ class _OperatorCost:
         backward_bytes = made + read + returned if self.wanted else 0
         added = 3 * sum(reach.bytes(lengths) for reach in self.wanted if reach.info.kind == "parameter")
         both = (flops, read + made, backward_flops, backward_bytes)
-        return Work(self.kind, *both, added, count, self.signature, halvings)
+        return Work(self.kind, *both, added, count, self.signature, halvings, self._parameter_part)
 
     def _halvings(self, lengths: tuple[int, ...]) -> tuple[tuple[str, float], ...]:
         if lengths == self._whole:

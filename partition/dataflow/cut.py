@@ -22,6 +22,8 @@ class Cut:
     owners: parameter, buffer or constant -> boxes with the machine that holds them.
     recomputed: (machine, stage) of the segments that recompute their activations in backward (checkpointing).
     wave: how many products deep a wave is (see waves.py), 0 where a machine computes all that it can before it sends.
+    deferred: (machine, stage) of the segments whose parameters get their gradients later, with the stage after whose
+    backward they do (see deferred_gradients.py).
     """
 
     machines: int
@@ -30,6 +32,7 @@ class Cut:
     owners: Mapping[str, Sequence[PlacedBox]] = field(default_factory=dict)
     recomputed: frozenset[tuple[int, int]] = frozenset()
     wave: int = 0
+    deferred: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
 def fuse_boxes(machines: int, boxes: Mapping[str, Sequence[PlacedBox]]) -> dict[str, list[PlacedBox]]:

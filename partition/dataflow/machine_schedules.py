@@ -6,14 +6,17 @@ The backward pass sends each gradient back the way its tensor came.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, pack_seconds, sum_seconds
 from ..cluster.machines import Cluster
 from ..ir.box import volume
-from .dataflow import RUN, Dataflow
+from .dataflow import RUN, Dataflow, Instruction
+from .deferred_gradients import SegmentKey, find_deferrable, find_deferred
 from .pipeline_depth import count_in_flight
 
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+DEFERRING_COSTS = 2.0  # times the overhead of a call: less is not worth to be deferred
 COLD = 5  # operators that take longer to start after a wait: as many as the probe has between two waits
 
 
@@ -28,9 +31,12 @@ class Send:
 
 @dataclass
 class TimedSegment:
-    """One segment in one direction. waits: messages that it needs for each micro-batch."""
+    """One segment in one direction, or the gradients of parameters that it left for later (`WEIGHTS`).
 
-    label: str
+    waits: messages that it needs for each micro-batch.
+    """
+
+    stage: int
     kind: str
     seconds: float
     waits: int = 0
@@ -39,42 +45,48 @@ class TimedSegment:
 
 @dataclass
 class MachineSchedule:
-    """A machine's segments: forward in order, then backward in reverse.
+    """A machine's segments: forward in order, then backward in reverse, with what is deferred in between.
 
     max_in_flight: micro-batches that it has begun and not finished, see `count_in_flight`.
     backward_whole: several add to the gradient of the same state, which they do of one micro-batch after the other.
     """
 
     segments: list[TimedSegment]
-    at: dict[int, int]  # stage -> position of its forward
+    at: dict[tuple[str, int], int]  # kind and stage -> position
     max_in_flight: int = 1
     backward_whole: bool = False
 
     def forward(self, stage: int) -> int:
-        return self.at[stage]
+        return self.at[FORWARD, stage]
 
     def backward(self, stage: int) -> int:
-        return len(self.segments) - 1 - self.at[stage]
+        return self.at[BACKWARD, stage]
+
+    @cached_property
+    def forwards(self) -> int:
+        """How many segments run forward."""
+        return sum(segment.kind == FORWARD for segment in self.segments)
 
 
 def make_schedules(
     dataflow: Dataflow, cluster: Cluster, costs: CostModel, slowdown: Sequence[float], micro_batches: int
 ) -> list[MachineSchedule]:
     """The segments of a step and the messages between them; backward is the mirror image of forward."""
-    seconds = segment_seconds(dataflow, cluster, costs)
+    seconds = pass_seconds(dataflow, cluster, costs)
     roles = []
     stages_of: list[list[int]] = [[] for _ in cluster.machines]
     for machine, stage in sorted(seconds):
         stages_of[machine].append(stage)
-    for machine, (spec, stages) in enumerate(zip(cluster.machines, stages_of, strict=True)):
-        forward, backward = list[TimedSegment](), list[TimedSegment]()
-        for stage in stages:
-            ahead, back = seconds[machine, stage]
-            slow = slowdown[machine]
-            forward.append(TimedSegment(f"forward {stage}", FORWARD, slow * (spec.segment_s + ahead)))
-            backward.append(TimedSegment(f"backward {stage}", BACKWARD, slow * (spec.segment_back_s + back)))
-        roles.append(MachineSchedule([*forward, *reversed(backward)], {stage: i for i, stage in enumerate(stages)}))
-    readers = _first_readers(dataflow)
+    left = defaultdict[SegmentKey, list[int]](list)
+    for (machine, stage), one in find_deferred(dataflow).items():
+        left[machine, one.after].append(stage)
+    for machine, stages in enumerate(stages_of):
+        order = [(stage, FORWARD) for stage in stages]
+        for stage in reversed(stages):
+            order += [(stage, BACKWARD), *((one, WEIGHTS) for one in sorted(left[machine, stage], reverse=True))]
+        segments = [TimedSegment(at, kind, slowdown[machine] * seconds[machine, at][kind]) for at, kind in order]
+        roles.append(MachineSchedule(segments, {(kind, at): i for i, (at, kind) in enumerate(order)}))
+    readers = first_readers(dataflow)
     for edge in dataflow.edges:
         first = readers[edge.index]
         _connect(roles, edge.source, edge.target, dataflow.bytes(edge), FORWARD, (edge.stage, first))
@@ -91,6 +103,30 @@ def make_schedules(
     for machine, (role, in_flight) in enumerate(zip(roles, count_in_flight(dataflow, micro_batches), strict=True)):
         role.max_in_flight, role.backward_whole = in_flight, machine in adding
     return roles
+
+
+def deferrable_seconds(dataflow: Dataflow, cluster: Cluster, costs: CostModel) -> dict[SegmentKey, float]:
+    """Return the seconds of parameters' gradients of the segments in which deferring them is worth the calls.
+
+    costs: of the graph that was cut.
+    """
+    possible = find_deferrable(dataflow)
+    seconds = _sum_parameter_seconds(dataflow, cluster, costs, possible)
+    calls_s = {key: cluster.machines[key[0]].segment_back_s * len(own) for key, own in possible.items()}
+    return {key: own for key, own in seconds.items() if own > DEFERRING_COSTS * calls_s[key]}
+
+
+def _sum_parameter_seconds(
+    dataflow: Dataflow,
+    cluster: Cluster,
+    costs: CostModel,
+    instructions: Mapping[SegmentKey, Sequence[Instruction]],
+) -> dict[SegmentKey, float]:
+    ops = {op.name: op for op in dataflow.graph.ops} if instructions else {}
+    return {
+        (machine, stage): sum(costs.work(ops[i.op], i.box).parameter_seconds(cluster.machines[machine]) for i in own)
+        for (machine, stage), own in instructions.items()
+    }
 
 
 def _find_repeated_adders(dataflow: Dataflow) -> set[int]:
@@ -165,7 +201,7 @@ def _connect(
     right.segments[end].waits += 1
 
 
-def _first_readers(dataflow: Dataflow) -> dict[int, int]:
+def first_readers(dataflow: Dataflow) -> dict[int, int]:
     """The earliest stage that reads each edge at its target."""
     edge_of = {copy: e.index for e in dataflow.edges for _, copy in e.pairs}
     readers: dict[int, int] = {}
@@ -173,6 +209,20 @@ def _first_readers(dataflow: Dataflow) -> dict[int, int]:
         for edge in {edge_of[s] for read in i.reads for s in read.sources if s in edge_of}:
             readers[edge] = min(readers.get(edge, i.stage), i.stage)
     return readers
+
+
+def pass_seconds(dataflow: Dataflow, cluster: Cluster, costs: CostModel) -> dict[SegmentKey, Mapping[str, float]]:
+    """Return the seconds of each segment by kind: forward, backward, and of what backward leaves for later."""
+    deferred = {key: one.instructions for key, one in find_deferred(dataflow).items()}
+    later = _sum_parameter_seconds(dataflow, cluster, costs, deferred)
+    out = dict[SegmentKey, Mapping[str, float]]()
+    for key, (ahead, back) in segment_seconds(dataflow, cluster, costs).items():
+        machine, weights = cluster.machines[key[0]], later.get(key, 0.0)
+        kinds = {FORWARD: machine.segment_s + ahead, BACKWARD: machine.segment_back_s + max(0.0, back - weights)}
+        if key in deferred:
+            kinds[WEIGHTS] = machine.segment_back_s * len(deferred[key]) + weights
+        out[key] = kinds
+    return out
 
 
 def segment_seconds(

@@ -37,13 +37,14 @@ SEND = "send"
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """An interval of the timeline in which a machine computes or sends."""
+    """An interval of the timeline in which a machine computes or sends. stage: of the segment, -1 for a message."""
 
     machine: int
     kind: str
     label: str
     start_s: float
     stop_s: float
+    stage: int = -1
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,11 @@ class _StepSimulation:
             if position < len(segments) and not missing[micro][position]:
                 segment = segments[position]
                 self.busy[machine] = True
-                label = segment.label if self.micro_batches == 1 else f"{segment.label} of micro-batch {micro}"
+                label = f"{segment.kind} {segment.stage}"
+                label = label if self.micro_batches == 1 else f"{label} of micro-batch {micro}"
                 self.running[machine] = (position, micro, len(self.timeline))
-                self.timeline.append(Activity(machine, segment.kind, label, now, now + segment.seconds))
+                stop_s = now + segment.seconds
+                self.timeline.append(Activity(machine, segment.kind, label, now, stop_s, segment.stage))
                 self._expect(self.cores.start(machine, segment.seconds, now))
                 return
 
@@ -197,7 +200,7 @@ class _StepSimulation:
             return [first] if not first else []
         progress, role = self.progress[machine], self.roles[machine]
         active = list(range(first, min(first + role.max_in_flight, self.micro_batches)))
-        half = len(role.segments) // 2
+        half = role.forwards
         younger = [m for before, m in pairwise(active) if progress[m] < progress[before]]
         allowed = active[:1] + [m for m in younger if progress[m] < half or not role.backward_whole]
         return sorted(allowed, key=lambda m: (progress[m] < half, m))

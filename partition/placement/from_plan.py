@@ -123,6 +123,7 @@ def _machines(winner: ScoredPlan, cluster: Cluster) -> list[MachinePlacement]:
             simulation.memory_bytes[i],
             parameters[i],
             sorted(stage for machine, stage in winner.cut.recomputed if machine == i),
+            sorted((stage, after) for (machine, stage), after in winner.cut.deferred.items() if machine == i),
         )
         for i, m in enumerate(cluster.machines)
     ]

@@ -69,6 +69,8 @@ class MachinePlacement(msgspec.Struct, frozen=True):
     """A machine as planned for, and what the plan gives it in a step (forward and backward).
 
     recomputes: stages of its segments whose activations are recomputed in backward, since they would not fit.
+    defers: stages of its segments that leave the gradients of parameters for later, each with the stage after whose
+    backward they are computed.
     """
 
     name: str
@@ -79,6 +81,7 @@ class MachinePlacement(msgspec.Struct, frozen=True):
     memory_used_bytes: int
     parameters: int
     recomputes: list[int] = []
+    defers: list[tuple[int, int]] = []
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -91,7 +94,10 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class TimelineSpan(msgspec.Struct, frozen=True):
-    """An interval of the predicted timeline. kind: "forward", "backward" or "send"."""
+    """An interval of the predicted timeline.
+
+    kind: "forward", "backward", "weights" (gradients of parameters that backward left for later) or "send".
+    """
 
     machine: int
     kind: str

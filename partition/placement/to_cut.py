@@ -27,6 +27,7 @@ def cut_from_placement(placement: Placement, graph: Graph) -> Cut:
         {p.name: _placed_boxes(p.boxes) for p in placement.parameters},
         frozenset((number, stage) for number, m in enumerate(placement.machines) for stage in m.recomputes),
         placement.wave,
+        {(number, stage): after for number, m in enumerate(placement.machines) for stage, after in m.defers},
     )
     check_cut(graph, cut)
     return cut

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
+from ...errors import Infeasible
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, PlacedBox
 from ..dataflow.dataflow import Dataflow
@@ -34,6 +35,7 @@ WORTH_OF_BYTES = 0.1
 SEARCH_PREFIXES = ("mesh", "stages x mesh", "wavefront", "metis levels", "kahypar")
 LOCAL_SEARCH_SUFFIX = ", local search"
 EVEN_OWNERS_SUFFIX = ", even owners"
+DEFERRED_SUFFIX = ", waits filled"
 
 Rank = tuple[bool, bool, float, float, float, int, str]
 
@@ -245,3 +247,27 @@ def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used:
         return step_s * sent**WORTH_OF_BYTES, sent, step_s, len(plan.cluster), plan.name
 
     return min(close, key=weigh)
+
+
+def describe_shortage(nearest: ScoredPlan) -> Infeasible:
+    """Return the error that says which machines of the nearest plan have too little memory, and for what."""
+    needs = [
+        f"{nearest.cluster.machines[n].name} has {nearest.cluster.machines[n].memory_bytes:,} bytes and needs "
+        f"{nearest.simulation.memory_bytes[n]:,}{_largest_piece(nearest, n)}"
+        for n in nearest.machines_over_memory
+    ]
+    return Infeasible(
+        "E404",
+        f"no plan fits in memory; the nearest, {nearest.name}: {'; '.join(needs)}",
+        fix="use more machines, machines with more memory, or a smaller --batch",
+    )
+
+
+def _largest_piece(nearest: ScoredPlan, machine: int) -> str:
+    """The largest piece that a machine would have to hold, in words."""
+    dataflow = nearest.dataflow
+    held = [(dataflow.piece_bytes(p.index), p) for p in dataflow.pieces if p.machine == machine]
+    if not held:
+        return ""
+    size, piece = max(held, key=lambda item: (item[0], -item[1].index))
+    return f" (the largest block: {piece.tensor}, {size:,} bytes)"

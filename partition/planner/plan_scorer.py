@@ -5,6 +5,7 @@ from dataclasses import replace
 from ..cluster.cost_model import CostModel
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut
+from ..dataflow.dataflow import Dataflow
 from ..dataflow.lowering import lower_cut
 from ..dataflow.memory_model import recompute_to_fit
 from ..dataflow.pipeline_depth import count_in_flight
@@ -34,10 +35,18 @@ class PlanScorer:
         self._known.append((cut, plan.without_details()))
         return plan
 
+    def detail(self, plan: ScoredPlan) -> ScoredPlan:
+        """Return a plan with its dataflow and timeline, simulated once more where they were dropped."""
+        return plan if plan.lowered is not None else self.simulate(plan.name, plan.cut, plan.cluster)
+
     def simulate(self, name: str, cut: Cut, cluster: Cluster) -> ScoredPlan:
         """Lower a cut, recompute where memory asks for it, and simulate a step."""
         lowered = lower_cut(self._graph, cut)
         dataflow = recompute_to_fit(lowered, cluster, count_in_flight(lowered, self._micro_batches))
+        return self.simulate_lowered(name, dataflow, cluster)
+
+    def simulate_lowered(self, name: str, dataflow: Dataflow, cluster: Cluster) -> ScoredPlan:
+        """Simulate a step of a cut that is lowered already."""
         simulation = simulate(dataflow, cluster, micro_batches=self._micro_batches, costs=self.costs)
         total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
         even = [total * m.flops_per_s / speed for m in cluster.machines]  # share of the work by speed

@@ -5,7 +5,8 @@
    only those that are best by estimates (estimates.py).
 3. Where a plan that does not fit in memory is faster by far than all that do, try candidates for little memory, too.
 4. Improve the best few by local search (local_search.py); while nothing fits in memory, those that come nearest to it.
-5. Choose: plans that fit in memory and use every machine come first, then the objective decides.
+5. Fill waits of the best few with gradients that nobody waits for (fill_waits.py).
+6. Choose: plans that fit in memory and use every machine come first, then the objective decides.
 """
 
 import math
@@ -19,6 +20,7 @@ from ..cluster.hierarchy import choose_large_machines, choose_machines, order_ma
 from ..cluster.machines import Cluster, HeldBytes
 from ..dataflow.cut import Cut, one_machine_cut
 from ..dataflow.even_owners import spread_owners
+from ..dataflow.fill_waits import fill_waits
 from ..dataflow.memory_model import uncut_memory
 from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
@@ -28,6 +30,7 @@ from .local_search import MAX_INSTRUCTIONS, improve_cut
 from .lower_bound import bound_step_seconds
 from .pins import resolve_pins
 from .plan import (
+    DEFERRED_SUFFIX,
     EVEN_OWNERS_SUFFIX,
     LOCAL_SEARCH_SUFFIX,
     MEMORY,
@@ -41,11 +44,13 @@ from .plan import (
     Rejected,
     ScoredPlan,
     choose_best,
+    describe_shortage,
 )
 from .plan_scorer import PlanScorer
 
 NEAREST = 2  # candidates simulated whole though by their estimates they do not fit, where none else does
 LOCAL_SEARCH_STARTS = 2  # candidates that local search starts from
+DEFERRING_PLANS, DEFERRING_ROUNDS = 4, 2  # whose waits are filled, and how often, as each time they are others
 LOCAL_SEARCH_RANGE = 3.0  # times the best plan's seconds; worse candidates do not become the best
 ROOM_WORTH = 1.5  # times as fast as all that fit is a plan that does not, where those for little memory are tried
 
@@ -104,7 +109,7 @@ class _PlanSearch:
             self._score_all(one_machine)
         winner = choose_best(self.plans, self.objective, all_used=not self.fewer)
         if not winner.fits:
-            raise _memory_error(min(self.plans, key=lambda plan: plan.memory_pressure))
+            raise describe_shortage(min(self.plans, key=lambda plan: plan.memory_pressure))
         if winner.lowered is None:  # another candidate has the same cut
             winner = self.scorer.simulate(winner.name, winner.cut, winner.cluster)
         plans, rejected = tuple(self.plans), tuple(self.rejected)
@@ -142,6 +147,7 @@ class _PlanSearch:
             if any(plan.fits for plan in self.plans):
                 self._improve_best()
                 self._spread_owners(min(self.plans, key=self._rank))
+                self._fill_waits()
 
     def _leave_machines_out(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
         """Where no plan uses all machines, score those for the most that any plan uses, one if need be."""
@@ -297,9 +303,24 @@ class _PlanSearch:
         if better is not None:
             self._add(self.scorer.score(f"{start.name}{LOCAL_SEARCH_SUFFIX}", better, start.cluster))
 
+    def _fill_waits(self) -> None:
+        """Add the best few plans with gradients deferred to where machines would wait, where that is better."""
+        for plan in _unlike(sorted(self.plans, key=self._rank)[:DEFERRING_PLANS]):
+            if self.objective != TIME or len(plan.cluster) == 1 or _count_boxes(plan.cut) > MAX_INSTRUCTIONS:
+                continue
+            before = self.scorer.detail(plan)
+            for _ in range(DEFERRING_ROUNDS):
+                cut = fill_waits(before.dataflow, before.simulation, plan.cluster, self.scorer.costs)
+                if cut is None or cut == before.cut:
+                    break
+                name = f"{plan.name}{DEFERRED_SUFFIX}"
+                before = self.scorer.simulate_lowered(name, replace(before.dataflow, cut=cut), plan.cluster)
+                if self._rank(before) < self._rank(plan):
+                    self._add(before)
+
     def _spread_owners(self, best: ScoredPlan) -> None:
         """Add the best plan with parameters that several machines read divided evenly among them, if that is better."""
-        if len(best.cluster) == 1 or sum(len(pieces) for pieces in best.cut.boxes.values()) > MAX_INSTRUCTIONS:
+        if len(best.cluster) == 1 or _count_boxes(best.cut) > MAX_INSTRUCTIONS:
             return
         cut = spread_owners(best.dataflow)
         if cut is None:
@@ -307,6 +328,10 @@ class _PlanSearch:
         spread = self.scorer.simulate(f"{best.name}{EVEN_OWNERS_SUFFIX}", cut, best.cluster)
         if self._rank(spread) < self._rank(best):
             self._add(spread)
+
+
+def _count_boxes(cut: Cut) -> int:
+    return sum(map(len, cut.boxes.values()))
 
 
 def _unlike(plans: Sequence[ScoredPlan]) -> Iterator[ScoredPlan]:
@@ -320,26 +345,3 @@ def _smaller_counts(low: int, high: int) -> Iterator[int]:
     """Numbers of machines to try, largest first: all up to four, then powers of two and what lies half-way."""
     steady = {1, 2, 3, 4, *(2**n for n in range(3, 13)), *(3 * 2**n for n in range(1, 12))}
     return iter(sorted((n for n in steady if low <= n <= high), reverse=True))
-
-
-def _memory_error(nearest: ScoredPlan) -> Infeasible:
-    needs = [
-        f"{nearest.cluster.machines[n].name} has {nearest.cluster.machines[n].memory_bytes:,} bytes and needs "
-        f"{nearest.simulation.memory_bytes[n]:,}{_largest_piece(nearest, n)}"
-        for n in nearest.machines_over_memory
-    ]
-    return Infeasible(
-        "E404",
-        f"no plan fits in memory; the nearest, {nearest.name}: {'; '.join(needs)}",
-        fix="use more machines, machines with more memory, or a smaller --batch",
-    )
-
-
-def _largest_piece(nearest: ScoredPlan, machine: int) -> str:
-    """The largest piece that a machine would have to hold, in words."""
-    dataflow = nearest.dataflow
-    held = [(dataflow.piece_bytes(p.index), p) for p in dataflow.pieces if p.machine == machine]
-    if not held:
-        return ""
-    size, piece = max(held, key=lambda item: (item[0], -item[1].index))
-    return f" (the largest block: {piece.tensor}, {size:,} bytes)"

@@ -9,7 +9,7 @@ one box, as in plain torch; a node that changes no shape is left out only where 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import Tensor
 from ...partition.ir.box import Box, relative, sizes, slices
 from ...partition.operators.generator_state import DRAWS_AT_WILL, STATE
 from ..channel.mailbox import MessageKey
-from .program import BoxOperand, PieceInfo, Program, Segment, TransferEdge
-from .replica_peers import Route
+from .program import BoxOperand, PieceInfo, Program, Segment, Step, TransferEdge
+from .replica_peers import ReplicaPeers, Route
 
 NOTHING = 0  # the place of an operand of which a box reads nothing
 Places = list[Any]  # tensors by place; None at NOTHING
@@ -30,7 +30,8 @@ Slices = tuple[slice, ...] | None
 class MicroBatch:
     """One micro-batch on its way.
 
-    forward, backward: how many segments are done; backward counts from the last segment.
+    forward: how many segments are done. backward: how much of the program's order of backward is
+    (schedule.order_backward).
     """
 
     index: int
@@ -50,16 +51,28 @@ class MicroBatch:
     wanted: dict[MessageKey, Route] = field(default_factory=dict)  # messages that the next segment waits for
     sampled_states: set[str] = field(default_factory=set)  # generator states from which masks were drawn
     returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
+    left: dict[int, list[Tensor]] = field(
+        default_factory=dict
+    )  # by segment, what the steps made whose parameters get their gradients later, with their own gradients
     before: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # buffers before an operator overwrote them
 
     @property
     def progress(self) -> int:
-        """Segments done, forward and backward."""
+        """What is done, forward and backward."""
         return self.forward + self.backward
 
     def release(self) -> None:
         """Drop all tensors."""
-        for held in (self.batch, self.masks, self.results, self.made, self.inputs, self.returned, self.before):
+        for held in (
+            self.batch,
+            self.masks,
+            self.results,
+            self.made,
+            self.inputs,
+            self.returned,
+            self.left,
+            self.before,
+        ):
             held.clear()
 
 
@@ -72,7 +85,8 @@ class PreparedSegment:
 
     start: the places before the first call, with pieces of this machine's state. inputs, shared: places of the pieces
     that have arrived or were kept, and of copies of other machines' state. views: places of the state that is a view,
-    with what makes it. made: the places of all pieces that the segment makes.
+    with what makes it. made: the places of all pieces that the segment makes; behind them, of what the steps make whose
+    parameters get their gradients later.
     """
 
     start: Places
@@ -83,7 +97,7 @@ class PreparedSegment:
     made: list[int]
 
     def run(self, micro: MicroBatch, shared_state: dict[int, Tensor]) -> list[Tensor]:
-        """Run the calls. Returns the pieces that the segment makes, in order, with their autograd graph."""
+        """Run the calls. Returns what is in the places of `made`, with its autograd graph."""
         places = self.start.copy()
         for place, piece in self.inputs:
             places[place] = micro.inputs[piece]
@@ -101,12 +115,14 @@ class SegmentEnds:
 
     keeps: those that later segments read, as (piece, position). results: of the loss or output. frames: by edge that
     goes out, each piece's position and the part of it that travels, None for all. gradients: by edge, for each gradient
-    that comes back over it, the position, the whole shape, and the part; None where that is all.
+    that comes back over it, the position, the whole shape, and the part; None where that is all. count: how many there
+    are. reads: the pieces that come from elsewhere.
     """
 
     def __init__(self, program: Program, segment: Segment) -> None:
         made = list_made(segment)
         position = {piece: i for i, piece in enumerate(made)}
+        self.count, self.reads = len(made), list_sources(segment.steps) - set(made)
         self.keeps = [(piece, position[piece]) for piece in segment.keeps]
         self.results = [(piece, position[piece]) for piece in program.results if piece in position]
         self.frames = [cut_frames(program, edge, position) for edge in segment.sends]
@@ -126,6 +142,11 @@ def list_made(segment: Segment) -> list[int]:
     return [piece for step in segment.steps for piece in step.makes]
 
 
+def list_sources(steps: Iterable[Step]) -> set[int]:
+    """Return the pieces that steps read."""
+    return {source for step in steps for operand in step.operands for source in operand.sources}
+
+
 def cut_box(box: Box, outer: Box) -> Slices:
     """Return the index that cuts a box out of a piece; None where it is all of the piece."""
     return None if box == outer else slices(relative(box, outer))
@@ -136,6 +157,34 @@ def cut_frames(program: Program, edge: TransferEdge, key: dict[int, int] | None 
     pieces: dict[int, PieceInfo] = program.pieces
     pairs = zip(edge.pieces, edge.boxes, strict=True)
     return [(piece if key is None else key[piece], cut_box(box, pieces[piece].box)) for piece, box in pairs]
+
+
+@dataclass(frozen=True)
+class SegmentRoutes:
+    """The messages of one segment.
+
+    receives, sends: forward, what it waits for and what it makes. gradients, returns: backward, the same.
+    """
+
+    receives: list[Route]
+    sends: list[Route]
+    gradients: list[Route]
+    returns: list[Route]
+
+
+def list_routes(remote: ReplicaPeers, program: Program, position: int) -> SegmentRoutes:
+    """Return the messages of the segment at a position."""
+    segment = program.segments[position]
+    earliest = [program.arrivals[number] for number, first in program.returns.items() if first == position]
+    with_gradients = [(edge, with_gradient(program, edge)) for edge in (*earliest, *segment.sends)]
+    back = [remote.route("backward", edge, positions) for edge, positions in with_gradients if positions]
+    count = sum(bool(positions) for _, positions in with_gradients[: len(earliest)])
+    return SegmentRoutes(
+        receives=[remote.route("forward", program.arrivals[number]) for number in segment.receives],
+        sends=[remote.route("forward", edge) for edge in segment.sends],
+        gradients=back[count:],
+        returns=back[:count],
+    )
 
 
 def with_gradient(program: Program, edge: TransferEdge) -> list[int]:

@@ -6,12 +6,13 @@ graph. Pieces are numbered over the whole cut, and an edge has the same number o
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 import msgspec
 import torch
 
 from ...partition.dataflow.dataflow import SUM, Dataflow, Edge, Instruction
+from ...partition.dataflow.deferred_gradients import DeferredGradients, SegmentKey, find_deferred
 from ...partition.dataflow.pipeline_depth import find_repeated_overwriters, needs_backpressure, pipeline_depths
 from ...partition.ir.box import Box, volume
 from ...partition.ir.graph import OPAQUE, Graph, Op, TensorInfo
@@ -81,6 +82,8 @@ class Segment(msgspec.Struct, frozen=True):
     receives: edges that must have arrived. sends: edges over which pieces go out afterwards. keeps: pieces that later
     segments of this machine read. recompute: its activations are not kept for backward but computed again then
     (activation checkpointing: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+    deferred: positions of the steps whose parameters get their gradients later, after backward of the segment at
+    position `after` (see `Cut.deferred`).
     """
 
     stage: int
@@ -89,6 +92,8 @@ class Segment(msgspec.Struct, frozen=True):
     sends: tuple[TransferEdge, ...]
     keeps: tuple[int, ...]
     recompute: bool = False
+    deferred: tuple[int, ...] = ()
+    after: int = -1
 
 
 class RandomDraw(msgspec.Struct, frozen=True):
@@ -152,12 +157,13 @@ class Program(msgspec.Struct, frozen=True):
 def programs(dataflow: Dataflow, *, training: bool) -> list[Program]:
     """The program of every machine of a cut. training: whether gradients are wanted."""
     depths, plan = pipeline_depths(dataflow), _digest(dataflow)
+    deferred = find_deferred(dataflow) if training else {}
     ahead, alone = needs_backpressure(dataflow, training=training), find_repeated_overwriters(dataflow)
     compares_samples = not training and has_rows_of_samples(dataflow.model) is False
     end = next((dataflow.pieces[piece].machine for piece in dataflow.results), -1)
     return [
         msgspec.structs.replace(
-            _program(dataflow, machine, training, alone),
+            _program(dataflow, machine, training, alone, deferred),
             depth=depths[machine],
             plan=plan,
             done_listeners=tuple(ahead) if machine == end else (),
@@ -170,11 +176,18 @@ def programs(dataflow: Dataflow, *, training: bool) -> list[Program]:
 
 def _digest(dataflow: Dataflow) -> str:
     cut = dataflow.cut
-    whole = (dataflow.model.digest, cut.machines, cut.boxes, cut.folds, cut.owners, sorted(cut.recomputed))
+    backward = sorted(cut.recomputed), sorted(cut.deferred.items())
+    whole = (dataflow.model.digest, cut.machines, cut.boxes, cut.folds, cut.owners, *backward)
     return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:16]
 
 
-def _program(dataflow: Dataflow, machine: int, training: bool, alone: Container[int]) -> Program:
+def _program(
+    dataflow: Dataflow,
+    machine: int,
+    training: bool,
+    alone: Container[int],
+    deferred: Mapping[SegmentKey, DeferredGradients],
+) -> Program:
     graph = dataflow.graph
     own_instructions = [i for i in dataflow.instructions if i.machine == machine]
     pieces = {
@@ -187,7 +200,7 @@ def _program(dataflow: Dataflow, machine: int, training: bool, alone: Container[
     needed = {i.op for i in own_instructions if i.kind != SUM} | {n.op for n in random_draws}
     names = {p.tensor for p in pieces.values()} | {n.tensor for n in random_draws}
     names |= {name for op in graph.ops if op.name in needed for name in op.inputs}
-    segments = _segments(dataflow, machine, own_instructions)
+    segments = _segments(dataflow, machine, own_instructions, deferred)
     dtype = find_flat_dtype(getattr(torch, info.dtype) for info in graph.parameters)
     return Program(
         machine=machine,
@@ -242,17 +255,24 @@ def _noise(op: Op, name: str, after: str) -> RandomDraw:
     return RandomDraw(name, op.arguments["p"] if "p" in op.arguments else op.arguments["dropout_p"], after=after)
 
 
-def _segments(dataflow: Dataflow, machine: int, own_instructions: list[Instruction]) -> tuple[Segment, ...]:
+def _segments(
+    dataflow: Dataflow,
+    machine: int,
+    own_instructions: list[Instruction],
+    deferred: Mapping[SegmentKey, DeferredGradients],
+) -> tuple[Segment, ...]:
     by_stage: dict[int, list[Instruction]] = defaultdict(list)
     for instruction in own_instructions:
         by_stage[instruction.stage].append(instruction)
     edge_of = {copy: e.index for e in dataflow.edges if e.target == machine for _, copy in e.pairs}
-    segments = []
+    segments, position = list[Segment](), {stage: n for n, stage in enumerate(sorted(by_stage))}
     for stage, instructions in sorted(by_stage.items()):
         outputs = {piece for i in instructions for piece in i.makes}
         later = {s for i in own_instructions if i.stage > stage for read in i.reads for s in read.sources}
         edges = {edge_of[s] for i in instructions for read in i.reads for s in read.sources if s in edge_of}
         sends = [_outgoing(dataflow, e) for e in dataflow.edges if e.source == machine and e.stage == stage]
+        left = deferred.get((machine, stage))
+        late = {i.index for i in left.instructions} if left is not None else set()
         segments.append(
             Segment(
                 stage,
@@ -261,6 +281,8 @@ def _segments(dataflow: Dataflow, machine: int, own_instructions: list[Instructi
                 tuple(sends),
                 tuple(sorted(outputs & later)),
                 (machine, stage) in dataflow.cut.recomputed,
+                tuple(n for n, i in enumerate(instructions) if i.index in late),
+                -1 if left is None else position[left.after],
             )
         )
     return tuple(segments)

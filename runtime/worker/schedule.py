@@ -1,26 +1,30 @@
 """Schedules as data: in what order a machine computes its part of the micro-batches of a step. They print and parse.
 
-"2F0 1B3" is: forward of segment 2 of micro-batch 0, then backward of segment 1 of micro-batch 3; segments are counted
-within the machine's own program. Without a schedule a worker runs in dataflow order: what is ready, backward first.
+"2F0 1B3 2W3" is: forward of segment 2 of micro-batch 0, then backward of segment 1 of micro-batch 3, then the gradients
+of parameters that backward of its segment 2 left for later; segments are counted within the machine's own program.
+Without a schedule a worker runs in dataflow order: what is ready, backward first.
 
 GPipe: Huang et al., NeurIPS 2019, section 2.3. 1F1B: Narayanan et al., PipeDream, SOSP 2019, section 3.2.
 """
 
 import re
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ...errors import UsageError
 
 DATAFLOW, GPIPE, ONE_F_ONE_B = "dataflow", "gpipe", "1f1b"
 NAMES = (DATAFLOW, GPIPE, ONE_F_ONE_B)
-FORWARD, BACKWARD = "F", "B"
-_ACTION = re.compile(r"(\d+)([FB])(\d+)")
+FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
+_ACTION = re.compile(r"(\d+)([FBW])(\d+)")
+Deferred = Mapping[int, int]  # segments that leave gradients for later, each with the one after whose backward
+NOTHING: Deferred = MappingProxyType({})
 
 
 class Action(NamedTuple):
-    """Forward or backward of one segment of one micro-batch."""
+    """Forward or backward of one segment of one micro-batch, or the gradients of parameters that it left for later."""
 
     segment: int
     kind: str
@@ -42,33 +46,37 @@ def parse_schedule(text: str) -> list[Action]:
         match = _ACTION.fullmatch(word)
         if match is None:
             raise UsageError(
-                "E270", f"{word!r} is no action of a schedule", fix="write 2F0 for a forward, 1B3 for a backward"
+                "E270",
+                f"{word!r} is no action of a schedule",
+                fix="write 2F0 for a forward, 1B3 for a backward, 1W3 for what it left",
             )
         actions.append(Action(int(match[1]), match[2], int(match[3])))
     return actions
 
 
-def schedule(name: str, *, segments: int, micros: int, depth: int) -> deque[Action] | None:
+def schedule(
+    name: str, *, segments: int, micros: int, depth: int, deferred: Deferred = NOTHING
+) -> deque[Action] | None:
     """The named schedule of a machine; None for dataflow, which is decided as messages arrive.
 
-    segments: of the machine; micros: micro-batches of a step; depth: see `Program.depth`.
+    segments: of the machine; micros: micro-batches of a step; depth: see `Program.depth`. deferred: see `Deferred`.
     """
     if name == DATAFLOW:
         return None
     if name == GPIPE:
-        return deque(gpipe(segments, micros))
+        return deque(gpipe(segments, micros, deferred))
     if name == ONE_F_ONE_B:
-        return deque(one_forward_one_backward(segments, micros, depth))
+        return deque(one_forward_one_backward(segments, micros, depth, deferred))
     raise UsageError("E271", f"no schedule {name!r}; there are {', '.join(NAMES)}", fix=f"--schedule {DATAFLOW}")
 
 
-def gpipe(segments: int, micros: int) -> list[Action]:
+def gpipe(segments: int, micros: int, deferred: Deferred = NOTHING) -> list[Action]:
     """All micro-batches forward, then all backward (GPipe): simple, but the activations of all are held at once."""
     ahead = [action for micro in range(micros) for action in _forward(segments, micro)]
-    return ahead + [action for micro in range(micros) for action in _backward(segments, micro)]
+    return ahead + [action for micro in range(micros) for action in _backward(segments, micro, deferred)]
 
 
-def one_forward_one_backward(segments: int, micros: int, depth: int) -> list[Action]:
+def one_forward_one_backward(segments: int, micros: int, depth: int, deferred: Deferred = NOTHING) -> list[Action]:
     """As many micro-batches forward as there are pipeline stages from here on, then one backward, one forward (1F1B).
 
     A machine never holds the activations of more than `depth` micro-batches.
@@ -76,7 +84,7 @@ def one_forward_one_backward(segments: int, micros: int, depth: int) -> list[Act
     ahead = min(depth, micros)
     actions = [action for micro in range(ahead) for action in _forward(segments, micro)]
     for micro in range(micros):
-        actions += _backward(segments, micro)
+        actions += _backward(segments, micro, deferred)
         if micro + ahead < micros:
             actions += _forward(segments, micro + ahead)
     return actions
@@ -84,18 +92,32 @@ def one_forward_one_backward(segments: int, micros: int, depth: int) -> list[Act
 
 def count_in_flight(actions: Iterable[Action]) -> int:
     """The largest number of micro-batches that are begun and not finished at one time."""
+    order = list(actions)
+    left = Counter(action.micro for action in order)
     begun, peak = set[int](), 0
-    for action in actions:
+    for action in order:
         begun.add(action.micro)
         peak = max(peak, len(begun))
-        if action.kind == BACKWARD and action.segment == 0:
+        left[action.micro] -= 1
+        if not left[action.micro]:
             begun.discard(action.micro)
     return peak
+
+
+def order_backward(segments: int, deferred: Deferred = NOTHING) -> list[tuple[int, str]]:
+    """Backward of all segments, the last first, each with the gradients that were left until then; with their kind."""
+    left = defaultdict[int, list[int]](list)
+    for segment in sorted(deferred, reverse=True):
+        left[deferred[segment]].append(segment)
+    out = list[tuple[int, str]]()
+    for segment in reversed(range(segments)):
+        out += [(segment, BACKWARD), *((one, WEIGHTS) for one in left[segment])]
+    return out
 
 
 def _forward(segments: int, micro: int) -> list[Action]:
     return [Action(segment, FORWARD, micro) for segment in range(segments)]
 
 
-def _backward(segments: int, micro: int) -> list[Action]:
-    return [Action(segment, BACKWARD, micro) for segment in reversed(range(segments))]
+def _backward(segments: int, micro: int, deferred: Deferred) -> list[Action]:
+    return [Action(segment, kind, micro) for segment, kind in order_backward(segments, deferred)]

@@ -83,6 +83,8 @@ class _SegmentCompiler:
                 self._add_sum(step)
         prepared = self._prepared
         prepared.made = [self._pieces.get(i, self._outputs.get(i, NOTHING)) for i in list_made(self._segment)]
+        if self._pass == ONLY:
+            prepared.made += [self._outputs[self._segment.steps[n].makes[0]] for n in self._segment.deferred]
         return prepared
 
     def _place(self, tensor: Tensor | None = None) -> int:

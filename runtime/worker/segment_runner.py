@@ -1,11 +1,12 @@
 """`SegmentRunner`: runs one segment of one micro-batch, forward and backward; tensors that must travel are returned.
 
 Each segment is one autograd graph. A tensor that enters it from another machine or an earlier segment is a detached
-leaf whose gradient adds up; backward starts from the gradients of the tensors that left it.
+leaf whose gradient adds up; backward starts from the gradients of the tensors that left it. Gradients of parameters may
+be left for later (`Segment.deferred`): backward then computes those of the outputs of their steps.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -17,8 +18,8 @@ from ...partition.ir.box import volume
 from .dropout_masks import RngLock
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
-from .prepared_segment import MicroBatch, PreparedSegment, SegmentEnds, Slices, take_frames
-from .program import Program
+from .prepared_segment import MicroBatch, PreparedSegment, SegmentEnds, Slices, list_sources, take_frames
+from .program import Program, Segment
 from .segment_compiler import AGAIN, FIRST, ONLY, SegmentContext, compile_segment
 
 LARGE_BYTES = 256 << 20  # of a piece of state, whose gradient a worker rather gives back to the system than keeps
@@ -73,6 +74,8 @@ class SegmentRunner:
         self._compiled: dict[tuple[int, str], PreparedSegment] = {}
         self._ends = [SegmentEnds(program, segment) for segment in program.segments]
         self._read_repeatedly = pieces_read_repeatedly(program)
+        self._owned = {state.piece for state in program.states}
+        self._deferred = [self._list_deferred(segment) for segment in program.segments]
 
     def forward(self, micro: MicroBatch, position: int) -> list[list[Tensor]]:
         """Run the segment at `position` forward. Returns the tensors to send, one list for each edge of its `sends`."""
@@ -95,6 +98,14 @@ class SegmentRunner:
         if key not in self._compiled:
             self._compiled[key] = compile_segment(self._context, self.program.segments[position], which)
         return self._compiled[key]
+
+    def _list_deferred(self, segment: Segment) -> list[set[int]]:
+        """Return the pieces of parameters that get their gradients later, by the step that reads them."""
+        steps, tensors, pieces = [segment.steps[n] for n in segment.deferred], self.program.tensors, self.program.pieces
+        return [
+            {i for i in list_sources([step]) if pieces[i].gradient and tensors[pieces[i].tensor].kind == "parameter"}
+            for step in steps
+        ]
 
     def state(self, piece: int) -> Tensor:
         """Return a piece of this machine's state."""
@@ -142,8 +153,43 @@ class SegmentRunner:
                 whole = _pad(tensor, shape, where)
                 gradients[i] = gradients[i] + whole if i in gradients else whole
         roots = [i for i in gradients if made[i].requires_grad]
-        if roots:
-            torch.autograd.backward([made[i] for i in roots], [gradients[i] for i in roots])
+        if not roots:
+            return
+        given = [made[i] for i in roots], [gradients[i] for i in roots]
+        if self._deferred[position]:
+            self._leave_parameters(micro, position, made[ends.count :], *given)
+        else:
+            torch.autograd.backward(*given)
+
+    def _leave_parameters(
+        self,
+        micro: MicroBatch,
+        position: int,
+        outputs: list[Tensor],
+        roots: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+    ) -> None:
+        """Compute all gradients but those of the parameters of steps that leave them; keep those of their outputs."""
+        read = self._ends[position].reads.difference(*self._deferred[position])
+        torch.autograd.backward(roots, gradients, retain_graph=True, inputs=[*self._list_leaves(micro, read), *outputs])
+        micro.left[position] = outputs
+
+    def add_deferred(self, micro: MicroBatch, position: int) -> None:
+        """Add the gradients of parameters that backward of the segment at `position` left, and free its pieces."""
+        if position not in micro.left:  # no gradient came back
+            return
+        for output, pieces in zip(micro.left.pop(position), self._deferred[position], strict=True):
+            gradient, output.grad = output.grad, None
+            if gradient is not None:
+                torch.autograd.backward([output], [gradient], inputs=self._list_leaves(micro, pieces))
+
+    def _list_leaves(self, micro: MicroBatch, pieces: Collection[int]) -> list[Tensor]:
+        """Return those of these pieces, none of which the segment makes, that want a gradient."""
+        tensors = [
+            self.state(piece) if piece in self._owned else self.shared_state.get(piece, micro.inputs.get(piece))
+            for piece in sorted(pieces)
+        ]
+        return [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
 
 
 def _pad(gradient: Tensor, shape: tuple[int, ...], where: Slices) -> Tensor:

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -22,13 +21,14 @@ from ...partition.ir.box import Box
 from ..channel.mailbox import Mailbox, message_key
 from ..channel.message import Message
 from ..channel.shared_tensors import return_free_memory
+from . import schedule
 from .dropout_masks import RngLock, mask_seed, sample_masks
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
-from .prepared_segment import MicroBatch, with_gradient
+from .prepared_segment import MicroBatch, list_routes
 from .program import Program
 from .replica_peers import ReplicaPeers, Route
-from .schedule import DATAFLOW, Action, schedule
+from .schedule import DATAFLOW, Action, order_backward
 from .segment_runner import (
     BatchTensors,
     SegmentRunner,
@@ -39,9 +39,10 @@ from .segment_runner import (
 from .shared_state import SharedState
 from .trace import Trace
 
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+_KINDS = {schedule.BACKWARD: BACKWARD, schedule.WEIGHTS: WEIGHTS}
 STREAM_AHEAD = 4  # times `cap`: micro-batches of a stream that a machine may begin before the first one is done
-Pace = Callable[[int, bool], float]
+Pace = Callable[[int, str], float]
 
 
 class Worker:
@@ -52,7 +53,7 @@ class Worker:
     flight at most in dataflow order, the back-pressure; by default as many as there are machines.
     rng_lock: held while torch draws; workers in threads share one, since torch has one generator a process.
     leaf_modules: those of the user's model that the program calls. trace: of some steps. pace: emulates a slower
-    machine: the seconds that the segment at a position takes at least, backward or not.
+    machine: the seconds that the segment at a position takes at least, by kind.
     """
 
     def __init__(
@@ -86,7 +87,13 @@ class Worker:
         self._runner = SegmentRunner(program, self.states, rng_lock=self._rng_lock, leaf_modules=leaf_modules)
         self._batch_tensors = BatchTensors(program)
         self._shared = SharedState(program, self.remote, self.states, self._runner)
-        self._routes = [self._segment_routes(position) for position in range(len(program.segments))]
+        self._routes = [list_routes(self.remote, program, position) for position in range(len(program.segments))]
+        deferred = {position: one.after for position, one in enumerate(program.segments) if one.deferred}
+        order_of_backward = order_backward(len(program.segments), deferred)
+        self._deferred, self._backward_order = (
+            deferred,
+            [(position, _KINDS[kind]) for position, kind in order_of_backward],
+        )
 
     @property
     def values(self) -> Tensor:
@@ -212,7 +219,8 @@ class Worker:
         """The order of a training step; None for dataflow order, for streams, and where there is nothing to do."""
         if not self.program.training or not self.program.segments:
             return None
-        return schedule(self._order, segments=len(self.program.segments), micros=micros, depth=self.program.depth)
+        segments, depth = len(self.program.segments), self.program.depth
+        return schedule.schedule(self._order, segments=segments, micros=micros, depth=depth, deferred=self._deferred)
 
     def _admits(self, active: list[MicroBatch], actions: deque[Action] | None) -> bool:
         """Whether to begin another micro-batch: one below the cap, or the next of the schedule."""
@@ -253,8 +261,9 @@ class Worker:
         return sorted(eligible, key=lambda m: (m.forward < segments, m.index))
 
     def _is_complete(self, micro: MicroBatch) -> bool:
-        done = micro.backward if self.program.training else micro.forward
-        return done == len(self.program.segments)
+        if self.program.training:
+            return micro.backward == len(self._backward_order)
+        return micro.forward == len(self.program.segments)
 
     def _advance(self, micro: MicroBatch, step: int, micros: int) -> bool:
         """Run the next segment of a micro-batch if all its inputs have arrived. Returns whether it did."""
@@ -279,7 +288,8 @@ class Worker:
         if micro.forward < count:
             routes = [route for route in self._routes[micro.forward].receives if route.edge not in micro.arrived]
         else:
-            routes = self._routes[count - 1 - micro.backward].gradients
+            position, kind = self._backward_order[micro.backward]
+            routes = self._routes[position].gradients if kind == BACKWARD else []
         micro.wanted = {route.key(step, micro.index): route for route in routes}
 
     def _deliver(self, micro: MicroBatch, route: Route, message: Message) -> None:
@@ -294,7 +304,7 @@ class Worker:
     def _forward(self, micro: MicroBatch, step: int) -> None:
         begin, position = self.trace.clock(), micro.forward
         outputs = self._runner.forward(micro, position)
-        self._keep_pace(begin, position, backward=False)
+        self._keep_pace(begin, position, FORWARD)
         self.trace.record(FORWARD, step, begin, micro.index, position)
         for route, frames in zip(self._routes[position].sends, outputs, strict=True):
             self.remote.send(route, step, micro.index, frames)
@@ -302,47 +312,24 @@ class Worker:
         self._expect(micro, step)
 
     def _backward(self, micro: MicroBatch, step: int, micros: int) -> None:
-        begin, position = self.trace.clock(), len(self._routes) - 1 - micro.backward
-        self._runner.backward(micro, position, micros)
+        begin, (position, kind) = self.trace.clock(), self._backward_order[micro.backward]
+        if kind == BACKWARD:
+            self._runner.backward(micro, position, micros)
+        else:
+            self._runner.add_deferred(micro, position)
         if position in self._large:  # else what its gradients took stays, a hole that is too small for larger ones
             return_free_memory()
-        self._keep_pace(begin, position, backward=True)
-        self.trace.record(BACKWARD, step, begin, micro.index, position)
-        for route in self._routes[position].returns:
+        self._keep_pace(begin, position, kind)
+        self.trace.record(kind, step, begin, micro.index, position)
+        for route in self._routes[position].returns if kind == BACKWARD else ():
             self.remote.send(route, step, micro.index, gradients_of(route.pieces, micro.inputs))
         micro.backward += 1
         self._expect(micro, step)
 
-    def _segment_routes(self, position: int) -> "_SegmentRoutes":
-        program, route, segment = self.program, self.remote.route, self.program.segments[position]
-        earliest = [program.arrivals[number] for number, first in program.returns.items() if first == position]
-        with_gradients = [(edge, with_gradient(program, edge)) for edge in (*earliest, *segment.sends)]
-        back = [route(BACKWARD, edge, positions) for edge, positions in with_gradients if positions]
-        count = sum(bool(positions) for _, positions in with_gradients[: len(earliest)])
-        return _SegmentRoutes(
-            receives=[route(FORWARD, program.arrivals[number]) for number in segment.receives],
-            sends=[route(FORWARD, edge) for edge in segment.sends],
-            gradients=back[count:],
-            returns=back[:count],
-        )
-
-    def _keep_pace(self, begin: float, position: int, *, backward: bool) -> None:
+    def _keep_pace(self, begin: float, position: int, kind: str) -> None:
         """Sleep until the emulated machine would be done."""
         if self._pace is not None:
-            time.sleep(max(0.0, begin + self._pace(position, backward) - self.trace.clock()))
-
-
-@dataclass(frozen=True)
-class _SegmentRoutes:
-    """The messages of one segment.
-
-    receives, sends: forward, what it waits for and what it makes. gradients, returns: backward, the same.
-    """
-
-    receives: list[Route]
-    sends: list[Route]
-    gradients: list[Route]
-    returns: list[Route]
+            time.sleep(max(0.0, begin + self._pace(position, kind) - self.trace.clock()))
 
 
 def _next(active: Sequence[MicroBatch], actions: deque[Action]) -> list[MicroBatch]:

@@ -19,6 +19,7 @@ from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters, fuse_boxes, one_machine_cut
+from cutset.partition.dataflow.deferred_gradients import find_deferrable
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.autocast import autocast_context
 from cutset.partition.ir.box import Interval, slices
@@ -148,6 +149,17 @@ def recomputing(of: Subject, cut: Cut) -> Cut:
     """The same cut with the activations of every segment made again for backward."""
     spelled = lower_cut(of.graph, cut)
     return replace(cut, recomputed=frozenset((i.machine, i.stage) for i in spelled.instructions))
+
+
+def deferring(of: Subject, cut: Cut, *, seed: int = 0) -> Cut:
+    """The same cut with all gradients of parameters that can be left for later at some later place of backward."""
+    spelled, rng = lower_cut(of.graph, cut), random.Random(seed)
+    stages = {(i.machine, i.stage) for i in spelled.instructions}
+    deferred = {
+        (machine, stage): rng.choice(sorted(other for m, other in stages if m == machine and other <= stage))
+        for machine, stage in sorted(find_deferrable(spelled))
+    }
+    return replace(cut, deferred=deferred)
 
 
 def predict_cut(of: Subject, cut: Cut) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 from ...partition.placement.placement_file import Placement
 from ...runtime.worker.program import Program
 from ...runtime.worker.trace import Span
-from .measured_step import COMPUTE
+from .measured_step import COMPUTE, WAYS
 from .recorded_steps import (
     RecordedSpans,
     Transfer,
@@ -182,7 +182,7 @@ def _shorten(names: Sequence[str]) -> list[str]:
 
 def _add_arrows(out: _TraceRows, spans: RecordedSpans, messages: Sequence[Transfer], rows: dict[int, int]) -> None:
     """Add an arrow from the segment that made each message to the first that could run with it, in the same step."""
-    computed = [sorted((s for s in machine if s.kind in COMPUTE), key=lambda s: s.start_s) for machine in spans]
+    computed = [sorted((s for s in machine if s.kind in WAYS), key=lambda s: s.start_s) for machine in spans]
     starts = [[span.start_s for span in machine] for machine in computed]
     for number, message in enumerate(messages, start=1):
         before = bisect_right(starts[message.source], message.sent_s) - 1

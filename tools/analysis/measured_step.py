@@ -4,7 +4,9 @@ import msgspec
 
 from ...partition.placement.placement_file import TimelineSpan
 
-COMPUTE = ("forward", "backward")
+WAYS = ("forward", "backward")
+WEIGHTS = "weights"  # gradients of parameters that backward of a segment left for later
+COMPUTE = (*WAYS, WEIGHTS)
 WAIT, OTHER = "wait", "other"
 
 

@@ -16,9 +16,10 @@ import numpy as np
 from ...partition.cluster.cost_model import CostModel
 from ...partition.cluster.machines import Cluster, Machine
 from ...runtime.worker.program import Program, Segment
+from ...runtime.worker.trace import Span
 from ..probe.class_names import CLASS_NAMES
 from ..units import format_percent
-from .measured_step import COMPUTE
+from .measured_step import WAYS, WEIGHTS
 from .recorded_steps import RecordedSpans, find_whole_steps, match_transfers, pair_waits
 
 LEAN = 0.03  # how strongly factors lean towards 1
@@ -60,7 +61,7 @@ def find_mispredictions(programs: Sequence[Program], spans: RecordedSpans, clust
     """
     if not find_whole_steps(spans) or len(cluster) != len(programs):
         return None
-    times = {kind: list(_list_segments(programs, spans, cluster, backward=kind == COMPUTE[1])) for kind in COMPUTE}
+    times = {kind: list(_list_segments(programs, spans, cluster, backward=kind == WAYS[1])) for kind in WAYS}
     factors = {kind: _fit_factors(segments) for kind, segments in times.items()}
     parts = defaultdict[str, float](float)
     for segments in times.values():
@@ -68,7 +69,7 @@ def find_mispredictions(programs: Sequence[Program], spans: RecordedSpans, clust
             for kind, seconds in one.predicted.items():
                 parts[kind] += seconds
     whole = sum(parts.values()) or 1.0
-    ahead, back = (factors[kind] for kind in COMPUTE)
+    ahead, back = (factors[kind] for kind in WAYS)
     classes = {kind: (ahead.get(kind, 1.0), back.get(kind, 1.0), part / whole) for kind, part in parts.items()}
     link, messages = _compare_messages(spans, cluster)
     return Mispredictions(classes, link, messages)
@@ -79,14 +80,26 @@ def _list_segments(
 ) -> list[_SegmentTime]:
     out = []
     for program, own, machine in zip(programs, spans, cluster.machines, strict=True):
-        costs = CostModel(program.tensors)
+        costs, passes = CostModel(program.tensors), _time_passes(own, WAYS[backward])
         for position, segment in enumerate(program.segments):
-            taken = [s.stop_s - s.start_s for s in own if s.kind == COMPUTE[backward] and s.part == position]
+            taken = passes[position]
             predicted = _predict_segment(program, segment, machine, costs, backward=backward)
             if taken and predicted:
                 overhead = machine.segment_back_s if backward else machine.segment_s
                 out.append(_SegmentTime(predicted, max(0.0, min(taken) - overhead)))
     return out
+
+
+def _time_passes(spans: Sequence[Span], way: str) -> Mapping[int, list[float]]:
+    """Return the seconds of each pass of each segment, by position, backward with the gradients that it left."""
+    seconds = defaultdict[tuple[int, int, int], float](float)
+    for span in spans:
+        if span.kind == way or (span.kind == WEIGHTS and way == WAYS[1]):
+            seconds[span.part, span.step, span.micro] += span.stop_s - span.start_s
+    passes = defaultdict[int, list[float]](list)
+    for (position, _, _), taken in seconds.items():
+        passes[position].append(taken)
+    return passes
 
 
 def _predict_segment(
@@ -143,9 +156,7 @@ def describe_mispredictions(found: Mispredictions) -> list[str]:
         if part < MIN_PART:
             continue
         sides = [
-            f"{way} {_format_factor(ratio)}"
-            for way, ratio in zip(COMPUTE, (ahead, back), strict=True)
-            if _is_off(ratio)
+            f"{way} {_format_factor(ratio)}" for way, ratio in zip(WAYS, (ahead, back), strict=True) if _is_off(ratio)
         ]
         if sides:
             wrong.append(f"{CLASS_NAMES[kind]} ({format_percent(part)} of the computing): {' and '.join(sides)}")

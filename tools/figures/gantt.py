@@ -203,7 +203,7 @@ def _render_bar(figure: str, machine: int, bar: MergedSpans, *, y: float, scale:
         return item(description, rect((x, y + _COMPUTE + 3, wide, _SEND), "send"))
     if bar.kind in (WAIT, OTHER):
         return item(description, rect((x, y, wide, _COMPUTE), bar.kind))
-    backward = bar.kind == "backward"
+    backward = bar.kind != "forward"
     fill = render_tiles(figure, machine, [(x, y, wide, _COMPUTE)], "tile back" if backward else "tile")
     label = bar.labels[0] if len(bar.labels) == 1 and measure_text(bar.labels[0], 12.5) < wide - 8 else ""
     ink = "small" if backward else f"n{machine % MACHINE_COLOURS} small"

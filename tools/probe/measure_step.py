@@ -7,7 +7,7 @@ has all its gradients. What follows in training, fetching and pushing parameters
 import statistics
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -96,7 +96,7 @@ def measure_programs(
     warm_up: int = WARM_UP,
     micro_batches: int = 1,
     process_placement: ProcessPlacement | None = None,
-    paces: Sequence[Sequence[tuple[float, float]]] = (),
+    paces: Sequence[Sequence[Mapping[str, float]]] = (),
     workers: int = 1,
     pauses: bool = True,
 ) -> StepTimes:
@@ -138,7 +138,7 @@ def make_roles(
     programs: Sequence[Program],
     *,
     process_placement: ProcessPlacement,
-    paces: Sequence[Sequence[tuple[float, float]]] = (),
+    paces: Sequence[Sequence[Mapping[str, float]]] = (),
     workers: int = 1,
 ) -> list[Role]:
     """Return one role for each program, each with an equal part of the cores of its host. workers: at least so many."""

@@ -7,7 +7,7 @@ something between two steps, after which the first calls of a step take longer.
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 class StepSetup(msgspec.Struct, frozen=True):
     """program: msgpack of the worker's Program. state: file of weights and batch. peers: names by machine.
 
-    pace: of an emulated machine, the seconds that each segment takes at least, forward and backward. pauses: whether
+    pace: of an emulated machine, the seconds that each segment takes at least, by kind. pauses: whether
     all workers wait for each other before every step; else before the first one, and steps follow each other at once.
     """
 
@@ -63,7 +63,7 @@ class StepSetup(msgspec.Struct, frozen=True):
     targets: list[str]
     peers: list[str]
     steps: int
-    pace: list[tuple[float, float]] = []
+    pace: list[Mapping[str, float]] = []
     pauses: bool = True
 
 
@@ -120,7 +120,7 @@ def make_worker(config: StepSetup, mailbox: Mailbox) -> Worker:
     """Return the worker of a setup, with its weights."""
     load_task(config.spec)  # for the operators that it defines
     program = msgspec.msgpack.decode(config.program, type=Program)
-    pace = (lambda position, backward: config.pace[position][backward]) if config.pace else None
+    pace = (lambda position, kind: config.pace[position][kind]) if config.pace else None
     worker = Worker(program, mailbox, config.peers, pace=pace)
     with open_weights(Path(config.state)) as weights:  # as in training: a whole tensor may be larger than all its parts
         load_pieces(worker.states, weights)

@@ -8,9 +8,12 @@ import pytest
 from example_graphs import chain
 
 from cutset.errors import BadInput
-from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.cluster.machines import Cluster, uniform_cluster
+from cutset.partition.dataflow.deferred_gradients import find_deferred
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import FORMAT, Placement, load, schema, to_json
+from cutset.partition.placement.to_cut import cut_from_placement
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,15 @@ def test_the_file_is_readable(file: Path) -> None:
     lines = file.read_text().splitlines()
     assert len(lines) > 30
     assert max(map(len, lines)) < 400
+
+
+def test_what_is_left_for_later_is_kept() -> None:
+    graph, slow = chain(256, 256, 256, 256, batch=64), Cluster(uniform_cluster(2).machines, 10e6, 2e-4)
+    placement = plan_placement(graph, slow, model="here:chain")
+    cut = cut_from_placement(placement, graph)
+    assert cut.deferred
+    assert {(n, stage): after for n, m in enumerate(placement.machines) for stage, after in m.defers} == cut.deferred
+    assert find_deferred(lower_cut(graph, cut)).keys() == cut.deferred.keys()
 
 
 def test_a_missing_file_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from candidate_cuts import candidates
-from cutting import STEP, Outcome, assert_same, buffers, finest_cut, load, pipeline, run_plain, subject
+from cutting import STEP, Outcome, assert_same, buffers, deferring, finest_cut, load, pipeline, run_plain, subject
 from marking import with_slow
 
 from cutset.errors import BadInput, NetworkError
@@ -236,17 +236,20 @@ def test_a_trace_has_what_was_done_when() -> None:
 
 def test_a_slower_machine_is_emulated() -> None:
     of, channel = subject("mlp"), MemoryNetwork().channel(NAMES[0])
-    program = programs(lower_cut(of.graph, one_machine_cut(of.graph)), training=True)[0]
-    asked = list[tuple[int, bool]]()
+    program = programs(lower_cut(of.graph, deferring(of, one_machine_cut(of.graph))), training=True)[0]
+    asked = list[tuple[int, str]]()
 
-    def pace(position: int, backward: bool) -> float:
-        asked.append((position, backward))
+    def pace(position: int, kind: str) -> float:
+        asked.append((position, kind))
         return 0.05
 
     worker = Worker(program, Mailbox(channel), NAMES[:1], trace=Trace(range(1)), pace=pace)
     worker.step(of.batch, 0)
-    assert asked == [(0, False), (0, True)]
-    assert all(s.stop_s - s.start_s >= 0.05 for s in worker.trace.spans if s.kind in ("forward", "backward"))
+    kinds = ["forward", "backward", "weights"]
+    assert asked == [(0, kind) for kind in kinds]
+    spans = [span for span in worker.trace.spans if span.kind in kinds]
+    assert [span.kind for span in spans] == kinds
+    assert all(span.stop_s - span.start_s >= 0.05 for span in spans)
 
 
 def test_a_machine_that_waits_for_nobody_does_not_run_ahead_of_the_output() -> None:

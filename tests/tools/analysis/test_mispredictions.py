@@ -57,6 +57,22 @@ def test_the_factors_of_classes_are_found():
     assert (wrong.link, wrong.messages) == (None, 0)
 
 
+def test_gradients_that_backward_left_count_as_part_of_it():
+    found = make_programs()
+    spans = make_spans(found)
+
+    def halve(span: Span) -> list[Span]:
+        middle = (span.start_s + span.stop_s) / 2
+        first = msgspec.structs.replace(span, stop_s=middle)
+        return [first, msgspec.structs.replace(span, kind="weights", start_s=middle)]
+
+    parted = [[half for span in own for half in (halve(span) if span.kind == "backward" else [span])] for own in spans]
+    wrong, whole = (find_mispredictions(found, each, CLUSTER) for each in (parted, spans))
+    assert wrong is not None
+    assert whole is not None
+    assert wrong.ratios["contraction"] == pytest.approx(whole.ratios["contraction"])
+
+
 def test_messages_that_were_waited_for_are_compared():
     found = make_programs()
     left, right = make_spans(found)

@@ -5,13 +5,13 @@ machines compute comes from a probe of this host or, if they are emulated, is gi
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ....partition.cluster.cost_model import CostModel
 from ....partition.cluster.machines import Cluster, Machine
 from ....partition.dataflow.dataflow import Dataflow
-from ....partition.dataflow.machine_schedules import segment_seconds
+from ....partition.dataflow.machine_schedules import pass_seconds
 from ....partition.dataflow.simulator import Simulation
 from ....partition.placement.from_plan import placement_of_plan
 from ....partition.placement.placement_file import Placement
@@ -36,7 +36,7 @@ WARM_UP = 3  # steps
 # An emulated machine beside its FLOP/s: what starting an operator, a gradient and a segment costs on a desktop.
 EMULATED = Machine("machine", operator_s=25e-6, gradient_s=10e-6, segment_s=20e-6, segment_back_s=25e-6)
 Tell = Callable[[str], None]
-Pace = list[tuple[float, float]]
+Pace = list[Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -222,12 +222,10 @@ def plan_variant(spec: TaskSpec, cluster: Cluster, count: int, tell: Tell) -> Va
 
 
 def compute_paces(dataflow: Dataflow, cluster: Cluster) -> list[Pace]:
-    """Return by machine and position in its program a segment's seconds by the cost model, forward and backward."""
-    seconds = segment_seconds(dataflow, cluster, CostModel(dataflow.graph.tensors))
+    """Return by machine and position in its program a segment's seconds by the cost model, by kind."""
     paces: list[Pace] = [[] for _ in cluster.machines]
-    for (machine, _), (ahead, back) in sorted(seconds.items()):
-        spec = cluster.machines[machine]
-        paces[machine].append((spec.segment_s + ahead, spec.segment_back_s + back))
+    for (machine, _), seconds in sorted(pass_seconds(dataflow, cluster, CostModel(dataflow.graph.tensors)).items()):
+        paces[machine].append(seconds)
     return paces
 
 

@@ -116,7 +116,7 @@ def test_a_pace_is_what_the_simulator_reckons_with_for_each_segment() -> None:
     compiled = programs(winner.dataflow, training=True)
     assert [len(pace) for pace in paces] == [len(program.segments) for program in compiled]
     for machine, pace in enumerate(paces):
-        assert sum(map(sum, pace)) == pytest.approx(winner.simulation.busy_s[machine])
+        assert sum(sum(kinds.values()) for kinds in pace) == pytest.approx(winner.simulation.busy_s[machine])
 
 
 @pytest.mark.slow
@@ -132,7 +132,9 @@ def test_a_paced_worker_takes_as_long_as_the_machine_it_stands_for() -> None:
     ready = capture_task(SMALL)
     winner = find_plan(ready.train, Cluster((Machine("m", 1e8),))).winner
     begin = time.monotonic()
-    measured = measure_programs(SMALL, ready, programs(winner.dataflow, training=True), steps=3, paces=[[(0.02, 0.03)]])
+    measured = measure_programs(
+        SMALL, ready, programs(winner.dataflow, training=True), steps=3, paces=[[{"forward": 0.02, "backward": 0.03}]]
+    )
     assert len(measured.seconds) == 3
     assert 0.05 <= measured.min_s < (time.monotonic() - begin) / (WARM_UP + 3)
     assert 0 < measured.busy_s < measured.min_s

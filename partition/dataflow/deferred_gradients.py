@@ -1,0 +1,79 @@
+"""Gradients of parameters that are computed later in backward, where the machine would otherwise wait.
+
+Backward of a segment computes gradients of two kinds: of what came from other machines, which wait for them, and of
+parameters, which nobody needs before the end of the step. Zero bubble pipeline parallelism (Qi et al., ICLR 2024,
+section 2) names the halves B and W, and puts W where a pipeline is idle. Here it goes where a machine waits for an
+exchange (fill_waits.py); `Cut.deferred` says where.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...errors import BadInput
+from ..cluster.cost_model import class_of
+from ..operators.sharding.cost_class import CONTRACTION, CONVOLUTION, LOCAL
+from .dataflow import RUN, Dataflow, Instruction
+
+SegmentKey = tuple[int, int]  # machine and stage
+PRODUCTS = (CONTRACTION, CONVOLUTION, LOCAL)  # a product for each gradient, so that each can be computed apart
+
+
+@dataclass(frozen=True)
+class DeferredGradients:
+    """What of a segment's backward is left for later.
+
+    after: the stage after whose backward it is done. instructions: those whose parameters get their gradients then.
+    """
+
+    after: int
+    instructions: tuple[Instruction, ...]
+
+
+def find_deferrable(dataflow: Dataflow) -> Mapping[SegmentKey, Sequence[Instruction]]:
+    """Return, by segment, the instructions whose parameters' gradients can be computed apart from all others.
+
+    These are products of which no other operator of the segment reads the parameters: of two, one may come after the
+    other, and its gradients would be those of both.
+    """
+    graph = dataflow.graph
+    products = {op.name for op in graph.ops if class_of(op) in PRODUCTS and graph.tensors[op.outputs[0]].gradient}
+    reads = {i.index: _list_parameters(dataflow, i) for i in dataflow.instructions}
+    readers = defaultdict[tuple[int, int, int], set[str]](set)
+    for i in dataflow.instructions:
+        for source in reads[i.index]:
+            readers[i.machine, i.stage, source].add(i.op)
+    out = defaultdict[SegmentKey, list[Instruction]](list)
+    for i in dataflow.instructions:
+        is_product = i.kind == RUN and i.op in products and len(i.makes) == 1
+        own = reads[i.index] if is_product else ()
+        if own and all(len(readers[i.machine, i.stage, source]) == 1 for source in own):
+            out[i.machine, i.stage].append(i)
+    return out
+
+
+def _list_parameters(dataflow: Dataflow, instruction: Instruction) -> list[int]:
+    """Return the pieces of trained parameters that an instruction reads."""
+    tensors = dataflow.graph.tensors
+    reads = [read for read in instruction.reads if tensors[read.tensor].kind == "parameter"]
+    return [source for read in reads if tensors[read.tensor].gradient for source in read.sources]
+
+
+def find_deferred(dataflow: Dataflow) -> Mapping[SegmentKey, DeferredGradients]:
+    """Return what the cut defers. Segments that are recomputed defer nothing.
+
+    Raises BadInput where the cut names segments that are not there, or a later one.
+    """
+    deferred = dataflow.cut.deferred
+    if not deferred:
+        return {}
+    segments, possible = {(i.machine, i.stage) for i in dataflow.instructions}, find_deferrable(dataflow)
+    for (machine, stage), after in deferred.items():
+        if (machine, stage) not in segments or (machine, after) not in segments or after > stage:
+            facts = f"machine {machine} cannot defer gradients of stage {stage} to after backward of stage {after}"
+            raise BadInput("E341", facts)
+    return {
+        key: DeferredGradients(after, tuple(possible[key]))
+        for key, after in deferred.items()
+        if key in possible and key not in dataflow.cut.recomputed
+    }
