@@ -34,7 +34,7 @@ from cutset.partition.placement.to_cut import cut_from_placement
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.schedule import DATAFLOW, GPIPE
+from cutset.runtime.worker.schedule import NAMES
 
 TIGHT = 1e-11
 ALL = [*CASES, *MORE_CASES]
@@ -89,8 +89,9 @@ def test_every_random_cut_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
 
     @settings(max_examples=8 if name in CASES else 5, suppress_health_check=list(HealthCheck))
-    @given(cut=cuts(of.graph), micros=st.sampled_from([1, 3]))
-    def check(cut, micros) -> None:  # type: ignore[no-untyped-def]
+    @given(cut=cuts(of.graph), micros=st.sampled_from([1, 3]), later=st.booleans())
+    def check(cut, micros, later) -> None:  # type: ignore[no-untyped-def]
+        cut = deferring(of, cut, seed=micros) if later else cut
         assert_same(run_cut(of, cut, micros=micros), run_plain(of, micros=micros), rtol=TIGHT)
 
     check()
@@ -125,7 +126,7 @@ def test_gradients_of_parameters_that_are_left_for_later_are_the_same(name: str)
     alone = deferring(of, one_machine_cut(of.graph))
     assert_same(run_cut(of, alone, micros=2), run_plain(of, micros=2), rtol=TIGHT)
     for seed, cut in enumerate((finest_cut(of.graph, 3), planned(name, 2)[0].cut, planned(name, 3)[-1].cut)):
-        for order in (DATAFLOW, GPIPE):
+        for order in NAMES:
             later = deferring(of, cut, seed=seed)
             assert later.deferred or name == "siamese"  # whose layers run twice, with one set of parameters
             assert_same(run_cut(of, later, micros=3, order=order), run_plain(of, micros=3), rtol=TIGHT)

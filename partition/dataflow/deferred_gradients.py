@@ -16,6 +16,7 @@ from ..operators.sharding.cost_class import CONTRACTION, CONVOLUTION, LOCAL
 from .dataflow import RUN, Dataflow, Instruction
 
 SegmentKey = tuple[int, int]  # machine and stage
+MAX_PRODUCTS = 50  # of a segment: the call for each walks what of the segment comes before it
 PRODUCTS = (CONTRACTION, CONVOLUTION, LOCAL)  # a product for each gradient, so that each can be computed apart
 
 
@@ -34,22 +35,25 @@ def find_deferrable(dataflow: Dataflow) -> Mapping[SegmentKey, Sequence[Instruct
     """Return, by segment, the instructions whose parameters' gradients can be computed apart from all others.
 
     These are products of which no other operator of the segment reads the parameters: of two, one may come after the
-    other, and its gradients would be those of both.
+    other, and its gradients would be those of both. Boxes of one operator share parameters, and leave all or nothing.
     """
     graph = dataflow.graph
     products = {op.name for op in graph.ops if class_of(op) in PRODUCTS and graph.tensors[op.outputs[0]].gradient}
     reads = {i.index: _list_parameters(dataflow, i) for i in dataflow.instructions}
-    readers = defaultdict[tuple[int, int, int], set[str]](set)
+    readers = defaultdict[tuple[int, int, int], list[Instruction]](list)
+    by_operator = defaultdict[tuple[int, int, str], list[Instruction]](list)
     for i in dataflow.instructions:
+        by_operator[i.machine, i.stage, i.op].append(i)
         for source in reads[i.index]:
-            readers[i.machine, i.stage, source].add(i.op)
+            readers[i.machine, i.stage, source].append(i)
     out = defaultdict[SegmentKey, list[Instruction]](list)
-    for i in dataflow.instructions:
-        is_product = i.kind == RUN and i.op in products and len(i.makes) == 1
-        own = reads[i.index] if is_product else ()
-        if own and all(len(readers[i.machine, i.stage, source]) == 1 for source in own):
-            out[i.machine, i.stage].append(i)
-    return out
+    for (machine, stage, name), boxes in by_operator.items():
+        own = [i for i in boxes if reads[i.index]]
+        are_products = name in products and all(i.kind == RUN and len(i.makes) == 1 for i in own)
+        sources = {source for i in own for source in reads[i.index]}
+        if are_products and all(i.op == name for source in sources for i in readers[machine, stage, source]):
+            out[machine, stage] += own
+    return {key: own for key, own in out.items() if 0 < len(own) <= MAX_PRODUCTS}
 
 
 def _list_parameters(dataflow: Dataflow, instruction: Instruction) -> list[int]:

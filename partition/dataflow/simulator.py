@@ -4,9 +4,10 @@ The schedule is that of the workers, 1F1B (one forward, one backward; PipeDream,
 3.2) with a flush at the end of a step (PipeDream-Flush, Narayanan et al., ICML 2021, section 3.2):
 
 1. Shared state is sent to the machines that read it.
-2. A machine runs the segments of every micro-batch as their inputs arrive: backward before forward, no micro-batch
-   ahead of an older one, and no more in flight than there are machines (`count_in_flight`). Where several of its
-   segments add to the same gradient, or overwrite the same buffer, it does so for one micro-batch after the other.
+2. A machine runs the segments of every micro-batch as their inputs arrive, and in backward also what they have left for
+   later (deferred_gradients.py): backward before forward, no micro-batch ahead of an older one, and no more in flight
+   than there are machines (`count_in_flight`). Where several of its segments add to the same gradient, or overwrite the
+   same buffer, it does so for one micro-batch after the other.
 3. The gradients of shared state go back when the last micro-batch is done.
 
 A machine has one network card each way, its own or that of its host, which messages take in turn; a pair with a link of

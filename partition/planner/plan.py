@@ -167,7 +167,7 @@ class ScoredPlan:
 
         One machine, slices, tiles, stages and plain METIS are regular cuts, which other systems make as well.
         """
-        return self.name.startswith(SEARCH_PREFIXES) or LOCAL_SEARCH_SUFFIX in self.name
+        return self.name.startswith(SEARCH_PREFIXES) or LOCAL_SEARCH_SUFFIX in self.name or DEFERRED_SUFFIX in self.name
 
     @property
     def fits(self) -> bool:

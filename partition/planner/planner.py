@@ -305,18 +305,20 @@ class _PlanSearch:
 
     def _fill_waits(self) -> None:
         """Add the best few plans with gradients deferred to where machines would wait, where that is better."""
-        for plan in _unlike(sorted(self.plans, key=self._rank)[:DEFERRING_PLANS]):
-            if self.objective != TIME or len(plan.cluster) == 1 or _count_boxes(plan.cut) > MAX_INSTRUCTIONS:
+        best = sorted(self.plans, key=self._rank)[:DEFERRING_PLANS] if self.objective == TIME else []
+        for plan in _unlike(best):
+            if len(plan.cluster) == 1 or _count_boxes(plan.cut) > MAX_INSTRUCTIONS:
                 continue
-            before = self.scorer.detail(plan)
+            name, rounds = f"{plan.name}{DEFERRED_SUFFIX}", [self.scorer.detail(plan)]
             for _ in range(DEFERRING_ROUNDS):
-                cut = fill_waits(before.dataflow, before.simulation, plan.cluster, self.scorer.costs)
-                if cut is None or cut == before.cut:
+                last = rounds[-1]
+                cut = fill_waits(last.dataflow, last.simulation, plan.cluster, self.scorer.costs)
+                if cut is None or cut == last.cut:
                     break
-                name = f"{plan.name}{DEFERRED_SUFFIX}"
-                before = self.scorer.simulate_lowered(name, replace(before.dataflow, cut=cut), plan.cluster)
-                if self._rank(before) < self._rank(plan):
-                    self._add(before)
+                rounds.append(self.scorer.simulate_lowered(name, replace(last.dataflow, cut=cut), plan.cluster))
+            shortest = min(rounds, key=self._rank)
+            if shortest is not rounds[0]:
+                self._add(shortest)
 
     def _spread_owners(self, best: ScoredPlan) -> None:
         """Add the best plan with parameters that several machines read divided evenly among them, if that is better."""

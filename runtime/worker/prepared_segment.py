@@ -51,7 +51,7 @@ class MicroBatch:
     wanted: dict[MessageKey, Route] = field(default_factory=dict)  # messages that the next segment waits for
     sampled_states: set[str] = field(default_factory=set)  # generator states from which masks were drawn
     returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
-    left: dict[int, list[Tensor]] = field(
+    left: dict[int, list[tuple[Tensor, Tensor | None]]] = field(
         default_factory=dict
     )  # by segment, what the steps made whose parameters get their gradients later, with their own gradients
     before: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # buffers before an operator overwrote them
@@ -115,8 +115,8 @@ class SegmentEnds:
 
     keeps: those that later segments read, as (piece, position). results: of the loss or output. frames: by edge that
     goes out, each piece's position and the part of it that travels, None for all. gradients: by edge, for each gradient
-    that comes back over it, the position, the whole shape, and the part; None where that is all. count: how many there
-    are. reads: the pieces that come from elsewhere.
+    that comes back over it, the position, the whole shape, and the part; None where that is all. count: how many
+    pieces it makes. reads: the pieces that come from elsewhere.
     """
 
     def __init__(self, program: Program, segment: Segment) -> None:

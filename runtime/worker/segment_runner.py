@@ -169,17 +169,24 @@ class SegmentRunner:
         roots: Sequence[Tensor],
         gradients: Sequence[Tensor],
     ) -> None:
-        """Compute all gradients but those of the parameters of steps that leave them; keep those of their outputs."""
-        read = self._ends[position].reads.difference(*self._deferred[position])
-        torch.autograd.backward(roots, gradients, retain_graph=True, inputs=[*self._list_leaves(micro, read), *outputs])
-        micro.left[position] = outputs
+        """Compute all gradients but those of the parameters of steps that leave them; keep those of their outputs.
+
+        torch.autograd.backward would copy the gradients of outputs.
+        """
+        leaves = self._list_leaves(micro, self._ends[position].reads.difference(*self._deferred[position]))
+        found = torch.autograd.grad(
+            roots, [*leaves, *outputs], grad_outputs=gradients, retain_graph=True, allow_unused=True
+        )
+        for leaf, gradient in zip(leaves, found, strict=False):
+            if gradient is not None:
+                leaf.grad = gradient if leaf.grad is None else leaf.grad.add_(gradient)
+        micro.left[position] = list(zip(outputs, found[len(leaves) :], strict=True))
 
     def add_deferred(self, micro: MicroBatch, position: int) -> None:
         """Add the gradients of parameters that backward of the segment at `position` left, and free its pieces."""
         if position not in micro.left:  # no gradient came back
             return
-        for output, pieces in zip(micro.left.pop(position), self._deferred[position], strict=True):
-            gradient, output.grad = output.grad, None
+        for (output, gradient), pieces in zip(micro.left.pop(position), self._deferred[position], strict=True):
             if gradient is not None:
                 torch.autograd.backward([output], [gradient], inputs=self._list_leaves(micro, pieces))
 

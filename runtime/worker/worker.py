@@ -88,12 +88,9 @@ class Worker:
         self._batch_tensors = BatchTensors(program)
         self._shared = SharedState(program, self.remote, self.states, self._runner)
         self._routes = [list_routes(self.remote, program, position) for position in range(len(program.segments))]
-        deferred = {position: one.after for position, one in enumerate(program.segments) if one.deferred}
-        order_of_backward = order_backward(len(program.segments), deferred)
-        self._deferred, self._backward_order = (
-            deferred,
-            [(position, _KINDS[kind]) for position, kind in order_of_backward],
-        )
+        self._deferred = {position: one.after for position, one in enumerate(program.segments) if one.deferred}
+        passes = order_backward(len(program.segments), self._deferred)
+        self._backward_order = [(position, _KINDS[kind]) for position, kind in passes]
 
     @property
     def values(self) -> Tensor:

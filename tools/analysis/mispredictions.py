@@ -85,7 +85,8 @@ def _list_segments(
             taken = passes[position]
             predicted = _predict_segment(program, segment, machine, costs, backward=backward)
             if taken and predicted:
-                overhead = machine.segment_back_s if backward else machine.segment_s
+                calls = 1 + len(segment.deferred)
+                overhead = calls * machine.segment_back_s if backward else machine.segment_s
                 out.append(_SegmentTime(predicted, max(0.0, min(taken) - overhead)))
     return out
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cutset.errors import BadInput
 from cutset.partition.capture.export import capture
-from cutset.partition.dataflow.cut import one_machine_cut
+from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.deferred_gradients import find_deferrable, find_deferred
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.worker.program import programs
@@ -39,6 +39,28 @@ def test_a_layer_that_runs_twice_does_not() -> None:
     (own,) = find_deferrable(lower_cut(graph, one_machine_cut(graph))).values()
     last = [op.name for op in graph.ops if op.sharding_rule == "aten.linear"][-1]
     assert [i.op for i in own] == [last], "the gradient of the second run holds that of the first"
+
+
+class Beside(nn.Module):
+    """A linear layer of whose weights half is read by another operator, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight).square().mean() + self.weight[4:].square().mean()
+
+
+def test_boxes_of_one_operator_leave_all_or_nothing() -> None:
+    graph, _ = capture(Beside(), lambda y: y, [torch.zeros(4, 4)])
+    linear = next(op for op in graph.ops if op.sharding_rule == "aten.linear")
+    boxes = {op.name: [(op.nest.box, 0)] for op in graph.ops}
+    boxes[linear.name] = [(((0, 2), (0, 4), (0, 4)), 0), (((2, 4), (0, 8), (0, 4)), 0), (((0, 2), (4, 8), (0, 4)), 1)]
+    owners = {"weight": [(((0, 4), (0, 4)), 0), (((4, 8), (0, 4)), 0)]}
+    dataflow = lower_cut(graph, Cut(2, boxes, owners=owners))
+    on_first = [i for (machine, _), own in find_deferrable(dataflow).items() if machine == 0 for i in own]
+    assert on_first == [], "one box reads what another operator reads, and the other one shares its first half"
 
 
 def test_a_segment_that_is_computed_again_leaves_nothing() -> None:

@@ -60,16 +60,36 @@ def test_the_factors_of_classes_are_found():
 def test_gradients_that_backward_left_count_as_part_of_it():
     found = make_programs()
     spans = make_spans(found)
+    products = [
+        [n for n, step in enumerate(one.steps) if program.ops[step.op].sharding_rule == "aten.linear"]
+        for program in found
+        for one in program.segments
+    ]
+    left = iter(products)
+    deferring = [
+        msgspec.structs.replace(
+            program,
+            segments=tuple(msgspec.structs.replace(s, deferred=tuple(next(left)), after=0) for s in program.segments),
+        )
+        for program in found
+    ]
 
-    def halve(span: Span) -> list[Span]:
+    def divide(program: Program, span: Span) -> list[Span]:
+        """Half of what the operators take in backward is left, with a call for each product."""
+        calls_s = MACHINE.segment_back_s * len(program.segments[span.part].deferred)
+        if span.kind != "backward" or not calls_s:
+            return [span]
         middle = (span.start_s + span.stop_s) / 2
-        first = msgspec.structs.replace(span, stop_s=middle)
-        return [first, msgspec.structs.replace(span, kind="weights", start_s=middle)]
+        rest = msgspec.structs.replace(span, kind="weights", start_s=middle, stop_s=span.stop_s + calls_s)
+        return [msgspec.structs.replace(span, stop_s=middle), rest]
 
-    parted = [[half for span in own for half in (halve(span) if span.kind == "backward" else [span])] for own in spans]
-    wrong, whole = (find_mispredictions(found, each, CLUSTER) for each in (parted, spans))
+    parted = [
+        [part for span in own for part in divide(program, span)] for program, own in zip(deferring, spans, strict=True)
+    ]
+    wrong, whole = find_mispredictions(deferring, parted, CLUSTER), find_mispredictions(found, spans, CLUSTER)
     assert wrong is not None
     assert whole is not None
+    assert any(span.kind == "weights" for own in parted for span in own)
     assert wrong.ratios["contraction"] == pytest.approx(whole.ratios["contraction"])
 
 
