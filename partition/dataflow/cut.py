@@ -34,6 +34,11 @@ class Cut:
     wave: int = 0
     deferred: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
+    @property
+    def box_count(self) -> int:
+        """How many boxes all operators together are cut into."""
+        return sum(map(len, self.boxes.values()))
+
 
 def fuse_boxes(machines: int, boxes: Mapping[str, Sequence[PlacedBox]]) -> dict[str, list[PlacedBox]]:
     """Merge the boxes of each machine to the largest rectangles."""

@@ -31,6 +31,21 @@ class DeferredGradients:
     instructions: tuple[Instruction, ...]
 
 
+def order_backward(segments: Sequence[int], deferred: Mapping[int, int]) -> list[tuple[int, bool]]:
+    """Return the order of backward of one machine: the last segment first, then what was left until after it.
+
+    segments: in their order forward. deferred: those that leave gradients for later, each with the segment after whose
+    backward these are computed. An entry is a segment, and whether it is only what the segment has left.
+    """
+    left = defaultdict[int, list[int]](list)
+    for segment in sorted(deferred, reverse=True):
+        left[deferred[segment]].append(segment)
+    out = list[tuple[int, bool]]()
+    for segment in reversed(segments):
+        out += [(segment, False), *((one, True) for one in left[segment])]
+    return out
+
+
 def find_deferrable(dataflow: Dataflow) -> Mapping[SegmentKey, Sequence[Instruction]]:
     """Return, by segment, the instructions whose parameters' gradients can be computed apart from all others.
 

@@ -12,7 +12,7 @@ from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, pack_s
 from ..cluster.machines import Cluster
 from ..ir.box import volume
 from .dataflow import RUN, Dataflow, Instruction
-from .deferred_gradients import SegmentKey, find_deferrable, find_deferred
+from .deferred_gradients import SegmentKey, find_deferrable, find_deferred, order_backward
 from .pipeline_depth import count_in_flight
 
 FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
@@ -77,13 +77,12 @@ def make_schedules(
     stages_of: list[list[int]] = [[] for _ in cluster.machines]
     for machine, stage in sorted(seconds):
         stages_of[machine].append(stage)
-    left = defaultdict[SegmentKey, list[int]](list)
+    deferred: list[dict[int, int]] = [{} for _ in cluster.machines]
     for (machine, stage), one in find_deferred(dataflow).items():
-        left[machine, one.after].append(stage)
+        deferred[machine][stage] = one.after
     for machine, stages in enumerate(stages_of):
         order = [(stage, FORWARD) for stage in stages]
-        for stage in reversed(stages):
-            order += [(stage, BACKWARD), *((one, WEIGHTS) for one in sorted(left[machine, stage], reverse=True))]
+        order += [(at, WEIGHTS if left else BACKWARD) for at, left in order_backward(stages, deferred[machine])]
         segments = [TimedSegment(at, kind, slowdown[machine] * seconds[machine, at][kind]) for at, kind in order]
         roles.append(MachineSchedule(segments, {(kind, at): i for i, (at, kind) in enumerate(order)}))
     readers = first_readers(dataflow)

@@ -22,7 +22,7 @@ Rank = TypeVar("Rank", bound=tuple)  # type: ignore[type-arg]
 
 def improve_cut(problem: PlanningProblem, cut: Cut, rank: Callable[[Cut], Rank]) -> Cut | None:
     """Search for a better cut by `rank`, where smaller is better; None where there is none."""
-    trials = min(MAX_TRIALS, MAX_INSTRUCTIONS // max(1, sum(len(pieces) for pieces in cut.boxes.values())))
+    trials = min(MAX_TRIALS, MAX_INSTRUCTIONS // max(1, cut.box_count))
     if not trials:
         return None
     best, best_rank, improved = cut, rank(cut), False

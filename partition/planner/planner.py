@@ -307,7 +307,7 @@ class _PlanSearch:
         """Add the best few plans with gradients deferred to where machines would wait, where that is better."""
         best = sorted(self.plans, key=self._rank)[:DEFERRING_PLANS] if self.objective == TIME else []
         for plan in _unlike(best):
-            if len(plan.cluster) == 1 or _count_boxes(plan.cut) > MAX_INSTRUCTIONS:
+            if len(plan.cluster) == 1 or plan.cut.box_count > MAX_INSTRUCTIONS:
                 continue
             name, rounds = f"{plan.name}{DEFERRED_SUFFIX}", [self.scorer.detail(plan)]
             for _ in range(DEFERRING_ROUNDS):
@@ -322,7 +322,7 @@ class _PlanSearch:
 
     def _spread_owners(self, best: ScoredPlan) -> None:
         """Add the best plan with parameters that several machines read divided evenly among them, if that is better."""
-        if len(best.cluster) == 1 or _count_boxes(best.cut) > MAX_INSTRUCTIONS:
+        if len(best.cluster) == 1 or best.cut.box_count > MAX_INSTRUCTIONS:
             return
         cut = spread_owners(best.dataflow)
         if cut is None:
@@ -330,10 +330,6 @@ class _PlanSearch:
         spread = self.scorer.simulate(f"{best.name}{EVEN_OWNERS_SUFFIX}", cut, best.cluster)
         if self._rank(spread) < self._rank(best):
             self._add(spread)
-
-
-def _count_boxes(cut: Cut) -> int:
-    return sum(map(len, cut.boxes.values()))
 
 
 def _unlike(plans: Sequence[ScoredPlan]) -> Iterator[ScoredPlan]:

@@ -30,8 +30,7 @@ Slices = tuple[slice, ...] | None
 class MicroBatch:
     """One micro-batch on its way.
 
-    forward: how many segments are done. backward: how much of the program's order of backward is
-    (schedule.order_backward).
+    forward: how many segments are done. backward: how much of the program's order of backward is (`order_backward`).
     """
 
     index: int
@@ -63,16 +62,8 @@ class MicroBatch:
 
     def release(self) -> None:
         """Drop all tensors."""
-        for held in (
-            self.batch,
-            self.masks,
-            self.results,
-            self.made,
-            self.inputs,
-            self.returned,
-            self.left,
-            self.before,
-        ):
+        tensors = (self.batch, self.masks, self.results, self.made, self.inputs, self.returned, self.left, self.before)
+        for held in tensors:
             held.clear()
 
 

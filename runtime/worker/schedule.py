@@ -8,12 +8,13 @@ GPipe: Huang et al., NeurIPS 2019, section 2.3. 1F1B: Narayanan et al., PipeDrea
 """
 
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ...errors import UsageError
+from ...partition.dataflow.deferred_gradients import order_backward
 
 DATAFLOW, GPIPE, ONE_F_ONE_B = "dataflow", "gpipe", "1f1b"
 NAMES = (DATAFLOW, GPIPE, ONE_F_ONE_B)
@@ -104,20 +105,10 @@ def count_in_flight(actions: Iterable[Action]) -> int:
     return peak
 
 
-def order_backward(segments: int, deferred: Deferred = NOTHING) -> list[tuple[int, str]]:
-    """Backward of all segments, the last first, each with the gradients that were left until then; with their kind."""
-    left = defaultdict[int, list[int]](list)
-    for segment in sorted(deferred, reverse=True):
-        left[deferred[segment]].append(segment)
-    out = list[tuple[int, str]]()
-    for segment in reversed(range(segments)):
-        out += [(segment, BACKWARD), *((one, WEIGHTS) for one in left[segment])]
-    return out
-
-
 def _forward(segments: int, micro: int) -> list[Action]:
     return [Action(segment, FORWARD, micro) for segment in range(segments)]
 
 
 def _backward(segments: int, micro: int, deferred: Deferred) -> list[Action]:
-    return [Action(segment, kind, micro) for segment, kind in order_backward(segments, deferred)]
+    order = order_backward(range(segments), deferred)
+    return [Action(segment, WEIGHTS if left else BACKWARD, micro) for segment, left in order]

@@ -15,10 +15,9 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """Something that took from `start_s` to `stop_s`, seconds of the host's steady clock.
 
     kind: "forward" or "backward" of a segment (part: its position in the program), "weights", the gradients of
-    parameters that its backward left for later, "wait" for messages, "send" and
-    "receive" of a message (part: its edge; peer: the other machine; these have one moment: when it was queued, and when
-    it was taken), or "step", all of it. what: the kind of a message, "forward", "backward", "state" or
-    "state_gradient".
+    parameters that its backward left for later, "wait" for messages, "send" and "receive" of a message (part: its edge;
+    peer: the other machine; these have one moment: when it was queued, and when it was taken), or "step", all of it.
+    what: the kind of a message, "forward", "backward", "state" or "state_gradient".
     """
 
     kind: str

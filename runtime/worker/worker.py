@@ -17,18 +17,18 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ...models.task import Data
+from ...partition.dataflow.deferred_gradients import order_backward
 from ...partition.ir.box import Box
 from ..channel.mailbox import Mailbox, message_key
 from ..channel.message import Message
 from ..channel.shared_tensors import return_free_memory
-from . import schedule
 from .dropout_masks import RngLock, mask_seed, sample_masks
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
 from .prepared_segment import MicroBatch, list_routes
 from .program import Program
 from .replica_peers import ReplicaPeers, Route
-from .schedule import DATAFLOW, Action, order_backward
+from .schedule import DATAFLOW, Action, schedule
 from .segment_runner import (
     BatchTensors,
     SegmentRunner,
@@ -40,7 +40,6 @@ from .shared_state import SharedState
 from .trace import Trace
 
 FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
-_KINDS = {schedule.BACKWARD: BACKWARD, schedule.WEIGHTS: WEIGHTS}
 STREAM_AHEAD = 4  # times `cap`: micro-batches of a stream that a machine may begin before the first one is done
 Pace = Callable[[int, str], float]
 
@@ -89,8 +88,8 @@ class Worker:
         self._shared = SharedState(program, self.remote, self.states, self._runner)
         self._routes = [list_routes(self.remote, program, position) for position in range(len(program.segments))]
         self._deferred = {position: one.after for position, one in enumerate(program.segments) if one.deferred}
-        passes = order_backward(len(program.segments), self._deferred)
-        self._backward_order = [(position, _KINDS[kind]) for position, kind in passes]
+        passes = order_backward(range(len(program.segments)), self._deferred)
+        self._backward_order = [(position, WEIGHTS if left else BACKWARD) for position, left in passes]
 
     @property
     def values(self) -> Tensor:
@@ -217,7 +216,7 @@ class Worker:
         if not self.program.training or not self.program.segments:
             return None
         segments, depth = len(self.program.segments), self.program.depth
-        return schedule.schedule(self._order, segments=segments, micros=micros, depth=depth, deferred=self._deferred)
+        return schedule(self._order, segments=segments, micros=micros, depth=depth, deferred=self._deferred)
 
     def _admits(self, active: list[MicroBatch], actions: deque[Action] | None) -> bool:
         """Whether to begin another micro-batch: one below the cap, or the next of the schedule."""

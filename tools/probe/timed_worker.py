@@ -52,8 +52,8 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 class StepSetup(msgspec.Struct, frozen=True):
     """program: msgpack of the worker's Program. state: file of weights and batch. peers: names by machine.
 
-    pace: of an emulated machine, the seconds that each segment takes at least, by kind. pauses: whether
-    all workers wait for each other before every step; else before the first one, and steps follow each other at once.
+    pace: of an emulated machine, the seconds that each segment takes at least, by kind. pauses: whether all workers
+    wait for each other before every step; else before the first one, and steps follow each other at once.
     """
 
     spec: TaskSpec

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cutset.errors import BadInput
 from cutset.partition.capture.export import capture
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
-from cutset.partition.dataflow.deferred_gradients import find_deferrable, find_deferred
+from cutset.partition.dataflow.deferred_gradients import find_deferrable, find_deferred, order_backward
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.worker.program import programs
 
@@ -26,6 +26,16 @@ class Twice(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         last: Tensor = self.last(self.again(self.again(x)))
         return last
+
+
+def test_what_is_left_comes_after_the_segment_that_it_was_left_to() -> None:
+    own, left = False, True
+    assert order_backward(range(3), {}) == [(2, own), (1, own), (0, own)]
+    assert order_backward(range(3), {2: 1, 1: 1, 0: 0}) == [
+        *((2, own), (1, own), (2, left), (1, left)),
+        *((0, own), (0, left)),
+    ]
+    assert order_backward([3, 7], {7: 3}) == [(7, own), (3, own), (7, left)]
 
 
 def test_products_can_leave_the_gradients_of_their_parameters() -> None:

@@ -16,7 +16,6 @@ from cutset.runtime.worker.schedule import (
     format_schedule,
     gpipe,
     one_forward_one_backward,
-    order_backward,
     parse_schedule,
     schedule,
 )
@@ -35,7 +34,6 @@ def test_one_forward_one_backward_holds_as_many_as_the_pipeline_is_deep() -> Non
 
 
 def test_what_backward_left_follows_the_segment_it_was_left_to() -> None:
-    assert order_backward(3, {2: 1, 1: 1, 0: 0}) == [(2, "B"), (1, "B"), (2, "W"), (1, "W"), (0, "B"), (0, "W")]
     actions = gpipe(2, 2, {1: 0})
     assert format_schedule(actions) == "0F0 1F0 0F1 1F1 1B0 0B0 1W0 1B1 0B1 1W1"
     assert parse_schedule(format_schedule(actions)) == actions
