@@ -60,7 +60,8 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
 class Edge(msgspec.Struct, frozen=True, gc=False):
     """All pieces that one segment sends to one machine, as one message.
 
-    pairs: (piece at the source, its copy at the target).
+    pairs: (piece at the source, its copy at the target). bytes: that it sends forward; of tensors whose zeros do not
+    travel, those that are expected. gradient_bytes: of the gradients that go back.
     """
 
     index: int
@@ -68,6 +69,8 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
     stage: int
     target: int
     pairs: tuple[tuple[int, int], ...]
+    bytes: int
+    gradient_bytes: int
 
 
 @dataclass
@@ -87,16 +90,6 @@ class Dataflow:
     edges: list[Edge] = field(default_factory=list)
     shared_edges: list[Edge] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
-
-    def bytes(self, edge: Edge) -> int:
-        """Bytes that an edge sends forward; of tensors whose zeros do not travel, those that are expected."""
-        sizes = self._sent_bytes
-        return sum([sizes[copy] for _, copy in edge.pairs])
-
-    def gradient_bytes(self, edge: Edge) -> int:
-        """Bytes of the gradients that go back over an edge."""
-        pieces, tensors, sizes = self.pieces, self.graph.tensors, self._sent_bytes
-        return sum([sizes[copy] for _, copy in edge.pairs if tensors[pieces[copy].tensor].gradient])
 
     def piece_bytes(self, index: int) -> int:
         """Bytes of a piece."""
@@ -146,4 +139,4 @@ class Dataflow:
     @property
     def bytes_forward(self) -> int:
         """Bytes over the network in a forward pass, parameters that several machines use included."""
-        return sum(self.bytes(edge) for edge in (*self.edges, *self.shared_edges))
+        return sum(edge.bytes for edge in (*self.edges, *self.shared_edges))

@@ -39,7 +39,7 @@ def fill_waits(dataflow: Dataflow, simulation: Simulation, cluster: Cluster, cos
     recomputed = dataflow.cut.recomputed
     seconds = {key: own for key, own in possible.items() if key[0] not in sharing and key not in recomputed}
     readers = first_readers(dataflow)
-    sending = {(edge.target, readers[edge.index]) for edge in dataflow.edges if dataflow.gradient_bytes(edge)}
+    sending = {(edge.target, readers[edge.index]) for edge in dataflow.edges if edge.gradient_bytes}
     deferred = dict[SegmentKey, int]()
     for machine, waits in _measure_waits(simulation).items() if seconds else ():
         deferred |= _place(machine, waits, seconds, sending)

@@ -195,8 +195,19 @@ class _Builder:
             stage = stages[source.maker] if source.maker >= 0 else -1
             (shared if stage < 0 else groups)[source.machine, stage, piece.machine].append((piece.origin, piece.index))
         out.results = [index for name in self.graph.results for index in self.complete_pieces[name]]
-        out.edges = _edges(groups)
-        out.shared_edges = _edges(shared)
+        out.edges = self._edges(groups)
+        out.shared_edges = self._edges(shared)
+        return out
+
+    def _edges(self, groups: dict[tuple[int, int, int], list[tuple[int, int]]]) -> list[Edge]:
+        pieces, tensors, sizes = self.dataflow.pieces, self.graph.tensors, self.dataflow.sent_bytes
+        out = list[Edge]()
+        for (source, stage, target), pairs in sorted(
+            groups.items(), key=lambda item: (item[0][1], item[0][0], item[0][2])
+        ):
+            sent = [sizes(copy) for _, copy in pairs]
+            back = [sizes(copy) for _, copy in pairs if tensors[pieces[copy].tensor].gradient]
+            out.append(Edge(len(out), source, stage, target, tuple(pairs), sum(sent), sum(back)))
         return out
 
     def _number_stages(self) -> list[int]:
@@ -220,11 +231,6 @@ class _Builder:
             return reached[piece.maker] if piece.maker >= 0 else (0, 0)
         maker = self.dataflow.pieces[piece.origin].maker
         return (reached[maker][0], reached[maker][1] + 1) if maker >= 0 else (0, 0)
-
-
-def _edges(groups: dict[tuple[int, int, int], list[tuple[int, int]]]) -> list[Edge]:
-    ordered = sorted(groups.items(), key=lambda item: (item[0][1], item[0][0], item[0][2]))
-    return [Edge(i, source, stage, target, tuple(pairs)) for i, ((source, stage, target), pairs) in enumerate(ordered)]
 
 
 def _cells(whole_box: Box, needs: dict[int, list[Box]]) -> list[tuple[Box, tuple[int, ...]]]:

@@ -88,10 +88,9 @@ def make_schedules(
     readers = first_readers(dataflow)
     for edge in dataflow.edges:
         first = readers[edge.index]
-        _connect(roles, edge.source, edge.target, dataflow.bytes(edge), FORWARD, (edge.stage, first))
-        back = dataflow.gradient_bytes(edge)
-        if back:
-            _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
+        _connect(roles, edge.source, edge.target, edge.bytes, FORWARD, (edge.stage, first))
+        if edge.gradient_bytes:
+            _connect(roles, edge.target, edge.source, edge.gradient_bytes, BACKWARD, (first, edge.stage))
     _add_packing(dataflow, cluster, roles, readers)
     for machine, spec in enumerate(cluster.machines):
         for segment in roles[machine].segments:
@@ -166,10 +165,10 @@ def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[MachineS
     ahead, back = Counter[int](), Counter[int]()
     ahead_s, back_s = defaultdict[int, float](float), defaultdict[int, float](float)
     for edge in dataflow.shared_edges:
-        ends, gradients = (edge.source, edge.target), dataflow.gradient_bytes(edge)
+        ends, gradients = (edge.source, edge.target), edge.gradient_bytes
         ahead.update(ends)
         back.update(ends if gradients else ())
-        ahead_s[edge.source] += _copy_seconds(cluster, edge.source, edge.target, dataflow.bytes(edge))
+        ahead_s[edge.source] += _copy_seconds(cluster, edge.source, edge.target, edge.bytes)
         back_s[edge.target] += _copy_seconds(cluster, edge.target, edge.source, gradients)
     for machine, spec in enumerate(cluster.machines):
         segments = roles[machine].segments
@@ -191,13 +190,9 @@ def _copy_seconds(cluster: Cluster, source: int, target: int, size: int) -> floa
 def _connect(
     roles: list[MachineSchedule], source: int, target: int, size: int, kind: str, stages: tuple[int, int]
 ) -> None:
-    left, right = roles[source], roles[target]
-    if kind == FORWARD:
-        begin, end = left.forward(stages[0]), right.forward(stages[1])
-    else:
-        begin, end = left.backward(stages[0]), right.backward(stages[1])
-    left.segments[begin].sends.append(Send(target, size, end))
-    right.segments[end].waits += 1
+    begin, end = roles[source].at[kind, stages[0]], roles[target].at[kind, stages[1]]
+    roles[source].segments[begin].sends.append(Send(target, size, end))
+    roles[target].segments[end].waits += 1
 
 
 def first_readers(dataflow: Dataflow) -> dict[int, int]:

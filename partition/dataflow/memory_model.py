@@ -29,8 +29,8 @@ KEPT_BYTES = 128 << 20  # of gradients on their way while the next are computed;
 
 
 @dataclass
-class _MemoryUse:
-    """Bytes of one machine.
+class MemoryUse:
+    """Bytes of one machine, whatever it recomputes.
 
     steady: state. copies: of it, copies of gradients on their way. added: the largest gradient that is added to that of
     a parameter. held: what is there for every micro-batch in flight. activation_bytes: by stage, activations and
@@ -79,15 +79,21 @@ def is_view(op: Op, tensors: Mapping[str, TensorInfo]) -> bool:
     return op.target == COMBINE or (class_of(op) == VIEW and not is_cast(op, tensors))
 
 
-def peak_memory(dataflow: Dataflow, in_flight: Sequence[int] = ()) -> list[HeldBytes]:
-    """Bytes that each machine needs. in_flight: so many micro-batches each has at a time, one by default."""
-    uses = zip(_memory_use(dataflow), _recomputed_stages(dataflow), _list_in_flight(dataflow, in_flight), strict=True)
-    return [machine.bytes(count, recomputed) for machine, recomputed, count in uses]
+def peak_memory(
+    dataflow: Dataflow, in_flight: Sequence[int] = (), uses: Sequence[MemoryUse] | None = None
+) -> list[HeldBytes]:
+    """Bytes that each machine needs.
+
+    in_flight: so many micro-batches each has at a time, one by default. uses: of this dataflow, if they are known.
+    """
+    uses = measure_memory_use(dataflow) if uses is None else uses
+    machines = zip(uses, _recomputed_stages(dataflow), _list_in_flight(dataflow, in_flight), strict=True)
+    return [use.bytes(count, recomputed) for use, recomputed, count in machines]
 
 
 def least_memory(dataflow: Dataflow, in_flight: Sequence[int] = ()) -> list[HeldBytes]:
     """Bytes that each machine needs at least: those with every segment recomputed that can be."""
-    uses = zip(_memory_use(dataflow), _list_in_flight(dataflow, in_flight), strict=True)
+    uses = zip(measure_memory_use(dataflow), _list_in_flight(dataflow, in_flight), strict=True)
     return [use.bytes(count, set(use.activation_bytes) - use.fixed) for use, count in uses]
 
 
@@ -116,13 +122,17 @@ def uncut_memory(graph: Graph) -> HeldBytes:
     return needed
 
 
-def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, in_flight: Sequence[int] = ()) -> Dataflow:
+def recompute_to_fit(
+    dataflow: Dataflow, cluster: Cluster, in_flight: Sequence[int] = (), uses: Sequence[MemoryUse] | None = None
+) -> Dataflow:
     """Recompute as few segments as will do on the machines that have too little memory.
 
     The segments with the largest activations go first. Where even all of them are not enough, none is recomputed.
+    uses: of this dataflow, if they are known.
     """
     recomputed, counts = set[tuple[int, int]](), _list_in_flight(dataflow, in_flight)
-    for number, (machine, count) in enumerate(zip(_memory_use(dataflow), counts, strict=True)):
+    uses = measure_memory_use(dataflow) if uses is None else uses
+    for number, (machine, count) in enumerate(zip(uses, counts, strict=True)):
         spec, chosen = cluster.machines[number], set[int]()
         candidates = sorted(
             machine.activation_bytes.keys() - machine.fixed, key=lambda stage: (-machine.activation_bytes[stage], stage)
@@ -143,15 +153,16 @@ def _recomputed_stages(dataflow: Dataflow) -> Sequence[set[int]]:
     return stages
 
 
-def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
-    machines = [_MemoryUse() for _ in range(dataflow.cut.machines)]
+def measure_memory_use(dataflow: Dataflow) -> list[MemoryUse]:
+    """Measure what each machine holds, which does not depend on what it recomputes."""
+    machines = [MemoryUse() for _ in range(dataflow.cut.machines)]
     tensors = dataflow.graph.tensors
     views = {name for op in dataflow.graph.ops if is_view(op, tensors) for name in op.outputs}
     later, state, master = _read_later(dataflow), state_bytes(dataflow.graph), _master_bytes(dataflow.graph)
     stages = {i.index: i.stage for i in dataflow.instructions}
     for piece in dataflow.pieces:
         info, machine = tensors[piece.tensor], machines[piece.machine]
-        size = volume(piece.box) * info.element_bytes
+        size = dataflow.piece_bytes(piece.index)
         if (piece.tensor in views and piece.origin < 0) or piece.maker in dataflow.passing:
             continue
         if piece.tensor in state:
@@ -196,14 +207,14 @@ def _assembled_bytes(dataflow: Dataflow) -> dict[tuple[int, int], int]:
     return sizes
 
 
-def _add_sent(dataflow: Dataflow, machines: Sequence[_MemoryUse]) -> None:
+def _add_sent(dataflow: Dataflow, machines: Sequence[MemoryUse]) -> None:
     """Add the copies of what each machine sends, forward and back, which last until the receiver is done with them."""
     for edge in dataflow.edges:
-        machines[edge.source].held += dataflow.bytes(edge)
-        machines[edge.target].held += dataflow.gradient_bytes(edge)
+        machines[edge.source].held += edge.bytes
+        machines[edge.target].held += edge.gradient_bytes
     for edge in dataflow.shared_edges:
-        machines[edge.source].steady += dataflow.bytes(edge)
-        machines[edge.target].steady += dataflow.gradient_bytes(edge)
+        machines[edge.source].steady += edge.bytes
+        machines[edge.target].steady += edge.gradient_bytes
 
 
 def _read_later(dataflow: Dataflow) -> set[int]:

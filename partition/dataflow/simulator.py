@@ -30,7 +30,7 @@ from ..ir.graph import Op
 from .core_times import CoreTimes, Stops
 from .dataflow import RUN, Dataflow, Instruction
 from .machine_schedules import MachineSchedule, make_schedules
-from .memory_model import peak_memory
+from .memory_model import MemoryUse, peak_memory
 from .network_times import NetworkTimes
 from .reduction_split import split_operators
 
@@ -66,11 +66,12 @@ def simulate(
     micro_batches: int = 1,
     costs: CostModel | None = None,
     slowdown: Sequence[float] = (),
+    uses: Sequence[MemoryUse] | None = None,
 ) -> Simulation:
     """Simulate one step, forward and backward, of `micro_batches` batches of the graph's size.
 
     costs: the cost model of this graph, if there is one already. slowdown: factors by which machines compute more
-    slowly than the cluster says, 1 by default.
+    slowly than the cluster says, 1 by default. uses: what the machines hold, if it is known.
     """
     costs = costs or CostModel(dataflow.model.tensors)
     if dataflow.graph is not dataflow.model:
@@ -81,7 +82,7 @@ def simulate(
     for activity in timeline:
         if activity.kind != SEND:
             busy[activity.machine] += activity.stop_s - activity.start_s
-    held = peak_memory(dataflow, [role.max_in_flight for role in roles])
+    held = peak_memory(dataflow, [role.max_in_flight for role in roles], uses)
     ops, flops = {op.name: op for op in dataflow.graph.ops}, [0.0] * len(cluster)
     for i in dataflow.instructions:
         flops[i.machine] += micro_batches * _flops(ops[i.op], i, costs)
@@ -136,16 +137,15 @@ class _StepSimulation:
         self.shared_back: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # (source, bytes) of gradients
         for edge in dataflow.shared_edges:
             self.shared_edges[edge.target] += 1
-            back = dataflow.gradient_bytes(edge)
-            if back:
-                self.shared_back[edge.target].append((edge.source, back))
+            if edge.gradient_bytes:
+                self.shared_back[edge.target].append((edge.source, edge.gradient_bytes))
         self.progress = [[0] * micro_batches for _ in range(count)]
         self.oldest = [0] * count
         self.missing = [[[s.waits for s in role.segments] for _ in range(micro_batches)] for role in roles]
 
     def run(self) -> list[Activity]:
         for edge in self.dataflow.shared_edges:
-            self._send(edge.source, edge.target, self.dataflow.bytes(edge), 0.0, START)
+            self._send(edge.source, edge.target, edge.bytes, 0.0, START)
         for machine in range(len(self.roles)):
             self._next(machine, 0.0)
         while self.events:
@@ -156,6 +156,8 @@ class _StepSimulation:
                 self.shared_edges[machine] -= 1
             elif what == ARRIVED:
                 self.missing[machine][micro][position] -= 1
+                if self.missing[machine][micro][position]:
+                    continue
             elif what == DONE:
                 self._done(machine, position, micro, time)
             elif what == COMES:

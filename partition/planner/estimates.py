@@ -12,7 +12,7 @@ candidate of METIS cuts every graph in its own way; what it costs on the shortes
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 
 from ..ir.box import volume
@@ -25,6 +25,7 @@ from .repeated_blocks import find_repeated_blocks, shorten_graph
 MIN_WORK = 4_000  # operators times machines; what is less is planned in seconds as it is
 SAME = 0.01  # relative difference of estimates that are taken for the same
 MAX_SHARE = 0.5  # of the operators, in all shorter graphs together
+NEAREST = 2  # candidates simulated whole though by their estimates they do not fit, where nothing does
 KEPT = 3  # blocks of the shortest graph at least; layouts near its ends are unlike those in its midst
 
 
@@ -42,9 +43,19 @@ class Estimate:
         pairs = zip(astuple(self.figures), astuple(other.figures), strict=True)
         return all(math.isclose(own, others, rel_tol=SAME) for own, others in pairs)
 
-    def describe(self) -> str:
-        """Say what it costs, and by what that is known."""
-        return f"about {self.figures.step_s:.3g} s/step, by {self.blocks} of its {self.of} repeated blocks"
+    def reject(self) -> Rejected:
+        """Say what it would cost, and by what that is known."""
+        known = f"about {self.figures.step_s:.3g} s/step, by {self.blocks} of its {self.of} repeated blocks"
+        return Rejected(self.name, known if self.figures.fits else f"{known}; it would not fit in memory")
+
+
+def find_nearest(too_large: Sequence[Estimate]) -> list[Estimate]:
+    """Of candidates that do not fit by their estimates, find those that come nearest to it, no two of them alike."""
+    nearest = list[Estimate]()
+    for estimate in sorted(too_large, key=lambda one: one.figures.memory_bytes)[:NEAREST]:
+        if not any(estimate.is_like(other) for other in nearest):
+            nearest.append(estimate)
+    return nearest
 
 
 class CandidateEstimates:

@@ -47,8 +47,11 @@ def fit_shares(problem: PlanningProblem, make: CutMaker) -> CutOrReason:
         lowered = lower_cut(problem.graph, cut)
         held = least_memory(lowered, count_in_flight(lowered, problem.micro_batches))
         needed = [machine.needed_bytes(size) for machine, size in zip(machines, held, strict=True)]
-        if all(size <= machine.memory_bytes for size, machine in zip(needed, machines, strict=True)):
+        fits = [size <= machine.memory_bytes for size, machine in zip(needed, machines, strict=True)]
+        if all(fits):
             return made if number else "shares by speed fit as they are"
+        if not any(fits):
+            break  # no machine has room for what another would give up
         limits = [
             share * MARGIN * machine.memory_bytes / max(1, size)
             for share, machine, size in zip(shares, machines, needed, strict=True)

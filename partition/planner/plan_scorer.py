@@ -1,5 +1,6 @@
 """`PlanScorer`: lowers and simulates cuts of one graph, each cut once."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..cluster.cost_model import CostModel
@@ -7,7 +8,7 @@ from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut
 from ..dataflow.dataflow import Dataflow
 from ..dataflow.lowering import lower_cut
-from ..dataflow.memory_model import recompute_to_fit
+from ..dataflow.memory_model import MemoryUse, measure_memory_use, recompute_to_fit
 from ..dataflow.pipeline_depth import count_in_flight
 from ..dataflow.simulator import simulate
 from ..ir.graph import Graph
@@ -42,12 +43,15 @@ class PlanScorer:
     def simulate(self, name: str, cut: Cut, cluster: Cluster) -> ScoredPlan:
         """Lower a cut, recompute where memory asks for it, and simulate a step."""
         lowered = lower_cut(self._graph, cut)
-        dataflow = recompute_to_fit(lowered, cluster, count_in_flight(lowered, self._micro_batches))
-        return self.simulate_lowered(name, dataflow, cluster)
+        uses = measure_memory_use(lowered)
+        dataflow = recompute_to_fit(lowered, cluster, count_in_flight(lowered, self._micro_batches), uses)
+        return self.simulate_lowered(name, dataflow, cluster, uses)
 
-    def simulate_lowered(self, name: str, dataflow: Dataflow, cluster: Cluster) -> ScoredPlan:
-        """Simulate a step of a cut that is lowered already."""
-        simulation = simulate(dataflow, cluster, micro_batches=self._micro_batches, costs=self.costs)
+    def simulate_lowered(
+        self, name: str, dataflow: Dataflow, cluster: Cluster, uses: Sequence[MemoryUse] | None = None
+    ) -> ScoredPlan:
+        """Simulate a step of a cut that is lowered already. uses: what its machines hold, if it is known."""
+        simulation = simulate(dataflow, cluster, micro_batches=self._micro_batches, costs=self.costs, uses=uses)
         total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
         even = [total * m.flops_per_s / speed for m in cluster.machines]  # share of the work by speed
         min_load = min((flops / e for flops, e in zip(simulation.flops, even, strict=True) if e), default=1.0)

@@ -25,7 +25,7 @@ from ..dataflow.memory_model import uncut_memory
 from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
 from .candidates import candidate_names, max_machines, propose_candidates
-from .estimates import CandidateEstimates, Estimate
+from .estimates import CandidateEstimates, Estimate, find_nearest
 from .local_search import MAX_INSTRUCTIONS, improve_cut
 from .lower_bound import bound_step_seconds
 from .pins import resolve_pins
@@ -48,7 +48,6 @@ from .plan import (
 )
 from .plan_scorer import PlanScorer
 
-NEAREST = 2  # candidates simulated whole though by their estimates they do not fit, where none else does
 LOCAL_SEARCH_STARTS = 2  # candidates that local search starts from
 DEFERRING_PLANS, DEFERRING_ROUNDS = 4, 2  # whose waits are filled, and how often, as each time they are others
 LOCAL_SEARCH_RANGE = 3.0  # times the best plan's seconds; worse candidates do not become the best
@@ -130,8 +129,7 @@ class _PlanSearch:
 
     def _score_all(self, one_machine: ScoredPlan) -> None:
         count = len(self.problem.cluster)
-        self._score_candidates(self.problem)
-        self._score_tight_candidates(self.problem)
+        self._score_candidates(self.problem, tight=True)
         pinned = sorted(set(self.problem.pins.values()))
         if self.fewer:
             most = min(count - 1, max_machines(self.problem.graph))
@@ -198,10 +196,21 @@ class _PlanSearch:
         pins = {op: numbers.index(machine) for op, machine in problem.pins.items()}
         return replace(problem, cluster=problem.cluster.select(numbers), pins=pins)
 
-    def _score_candidates(self, problem: PlanningProblem) -> None:
-        """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates."""
+    def _score_candidates(self, problem: PlanningProblem, *, tight: bool = False) -> None:
+        """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates.
+
+        tight: those for machines that lack memory, too, where what does not fit is faster by far. Where nothing fits,
+        those are scored that come nearest to it by their estimates.
+        """
         self.problems.append(problem)
-        self._score_best_of(problem, self._list_names(problem))
+        names = self._list_names(problem)
+        too_large = self._score_best_of(problem, names)
+        if tight and self._is_room_worth_much(too_large):
+            more = [name for name in self._list_prefixed(problem, tight=True) if name not in names]
+            too_large += self._score_best_of(problem, more)
+        nearest = [] if any(plan.fits for plan in self.plans) else find_nearest(too_large)
+        self._score_in_full(problem, [estimate.name for estimate in nearest])
+        self.rejected += [estimate.reject() for estimate in too_large if estimate not in nearest]
 
     def _list_names(self, problem: PlanningProblem) -> list[str]:
         """Return the names of the candidates that are wanted; those for machines that lack memory if none else is."""
@@ -210,15 +219,14 @@ class _PlanSearch:
     def _list_prefixed(self, problem: PlanningProblem, *, tight: bool) -> list[str]:
         return [name for name in candidate_names(problem, tight=tight) if name.startswith(self.prefix)]
 
-    def _score_tight_candidates(self, problem: PlanningProblem) -> None:
-        """Score those for machines that lack memory, too, where a plan that does not fit is faster by far."""
-        fitting = min((plan.simulation.step_s for plan in self.plans if plan.fits), default=math.inf)
-        if any(ROOM_WORTH * plan.simulation.step_s < fitting for plan in self.plans if len(plan.cluster) > 1):
-            known = set(self._list_names(problem))
-            more = [name for name in self._list_prefixed(problem, tight=True) if name not in known]
-            self._score_best_of(problem, more)
+    def _is_room_worth_much(self, too_large: Sequence[Estimate]) -> bool:
+        """Whether a plan that does not fit, or a candidate that would not, is faster by far than all that fit."""
+        figures = [plan.figures for plan in self.plans] + [estimate.figures for estimate in too_large]
+        fitting = min((one.step_s for one in figures if one.fits), default=math.inf)
+        return any(ROOM_WORTH * one.step_s < fitting for one in figures)
 
-    def _score_best_of(self, problem: PlanningProblem, names: Sequence[str]) -> None:
+    def _score_best_of(self, problem: PlanningProblem, names: Sequence[str]) -> list[Estimate]:
+        """Score those that are best by estimates and fit; return those that by their estimates do not fit."""
         estimates = CandidateEstimates(problem, prefix=self.prefix)
 
         def rank_estimate(estimate: Estimate) -> Rank:
@@ -226,18 +234,16 @@ class _PlanSearch:
             return estimate.figures.rank(self.objective, all_used=all_used, machines=machines, name=estimate.name)
 
         estimated = estimates.estimate_all(names)
-        self.rejected += estimates.rejected
         self._score_in_full(problem, estimates.in_full)
         fitting = sorted((e for e in estimated if e.figures.fits), key=rank_estimate)
-        too_large = sorted((e for e in estimated if not e.figures.fits), key=lambda e: e.figures.memory_bytes)
         chosen, scored = list[Estimate](), list[ScoredPlan]()
-        for estimate in (*fitting, *too_large[:NEAREST]):
-            best = min((self._rank(plan) for plan in scored if plan.fits), default=None)
-            better = best is None or rank_estimate(estimate) < best
+        for estimate in fitting:
+            better = all(rank_estimate(estimate) < self._rank(plan) for plan in scored if plan.fits)
             if better and not any(estimate.is_like(other) for other in chosen):
                 chosen.append(estimate)
                 scored += self._score_in_full(problem, [estimate.name])
-        self.rejected += [Rejected(e.name, e.describe()) for e in (*fitting, *too_large) if e not in chosen]
+        self.rejected += [*estimates.rejected, *(e.reject() for e in fitting if e not in chosen)]
+        return [e for e in estimated if not e.figures.fits]
 
     def _score_in_full(self, problem: PlanningProblem, names: Sequence[str]) -> list[ScoredPlan]:
         """Score the candidates of these names on the whole graph."""
@@ -322,9 +328,8 @@ class _PlanSearch:
 
     def _spread_owners(self, best: ScoredPlan) -> None:
         """Add the best plan with parameters that several machines read divided evenly among them, if that is better."""
-        if len(best.cluster) == 1 or best.cut.box_count > MAX_INSTRUCTIONS:
-            return
-        cut = spread_owners(best.dataflow)
+        small = len(best.cluster) > 1 and best.cut.box_count <= MAX_INSTRUCTIONS
+        cut = spread_owners(best.dataflow) if small else None
         if cut is None:
             return
         spread = self.scorer.simulate(f"{best.name}{EVEN_OWNERS_SUFFIX}", cut, best.cluster)

@@ -156,8 +156,8 @@ class _Prediction:
         on, micro_batches = self._machines_of(replica), self.result.problem.micro_batches
         for edges, times in ((self._dataflow.edges, micro_batches), (self._dataflow.shared_edges, 1)):
             for edge in edges:
-                out[on[edge.source], on[edge.target]] += times * self._dataflow.bytes(edge)
-                out[on[edge.target], on[edge.source]] += times * self._dataflow.gradient_bytes(edge)
+                out[on[edge.source], on[edge.target]] += times * edge.bytes
+                out[on[edge.target], on[edge.source]] += times * edge.gradient_bytes
         return out
 
     def _find_shortage(self) -> str:

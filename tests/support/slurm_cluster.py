@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import find_free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc")
 _PATH = "/usr/sbin:/usr/bin:/usr/local/sbin:" + os.environ.get("PATH", "")
@@ -48,7 +49,7 @@ SlurmdTimeout=30
 @contextmanager
 def slurm_cluster(folder: Path, nodes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run a Slurm of so many nodes, which the programs of Slurm find by the environment."""
-    ports = _free_ports(nodes + 1)
+    ports = find_free_ports(nodes + 1)
     for name in ("state", *(f"spool.n{number}" for number in range(1, nodes + 1))):
         (folder / name).mkdir()
     lines = [
@@ -107,9 +108,3 @@ def _daemon(folder: Path, name: str, *words: str) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(one.getsockname()[1]) for one in sockets]

@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from free_ports import find_free_ports
 from name_spaces import RATE
 
 from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster
@@ -49,23 +48,10 @@ def ssh_hosts(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Iter
     """
     (folder / AGENTS).mkdir()
     addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
-    port = find_free_port(addresses)
+    (port,) = find_free_ports(addresses=addresses)
     names = _prepare(folder, addresses, port, monkeypatch)
     with _sshd(folder, addresses, port, options=["-o", f"SetEnv=TMPDIR={folder / AGENTS}"]):
         yield names
-
-
-def find_free_port(addresses: Sequence[str]) -> int:
-    """A port that is free on all of them, below those that the kernel gives to tests that run beside this one."""
-    for port in random.sample(range(10_000, 30_000), 100):
-        with ExitStack() as stack:
-            try:
-                for address in addresses:
-                    stack.enter_context(socket.create_server((address, port)))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
 
 
 @dataclass(frozen=True)

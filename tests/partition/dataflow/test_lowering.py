@@ -60,7 +60,7 @@ def test_halos_of_a_tiled_convolution_are_exact() -> None:
 def test_a_parameter_that_all_read_has_one_owner_and_is_sent_to_the_others() -> None:
     graph = conv_line(12)  # sizes of one (batch, channels) are no loops
     spelled = lower_cut(graph, cut_along(graph, {"conv1d": 0, "conv1d_1": 0, "mean": 0}, 3))
-    shared = sum(spelled.bytes(edge) for edge in spelled.shared_edges)
+    shared = sum(edge.bytes for edge in spelled.shared_edges)
     assert shared == 2 * (3 - 1) * 3 * FLOAT
     assert all(len(spelled.cut.owners[p.name]) == 1 for p in graph.parameters)
     owners = {spelled.cut.owners[p.name][0][1] for p in graph.parameters}

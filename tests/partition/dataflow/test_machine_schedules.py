@@ -52,7 +52,7 @@ def test_every_edge_is_sent_once_each_way(micro_batches: int) -> None:
                 sent[segment.kind][machine, send.target] += send.bytes
     expected = Counter[tuple[int, int]]()
     for edge in dataflow.edges:
-        expected[edge.source, edge.target] += dataflow.bytes(edge)
+        expected[edge.source, edge.target] += edge.bytes
     assert sent[FORWARD] == expected
     assert sent[BACKWARD] == {(target, source): size for (source, target), size in expected.items()}
     waits = sum(segment.waits for schedule in schedules for segment in schedule.segments)
@@ -92,17 +92,19 @@ def test_rows_are_packed_and_unpacked_at_both_ends() -> None:
     dense, cluster = sliced(), uniform_cluster(MACHINES)
     infos = {
         name: msgspec.structs.replace(info, density=0.25 if info.kind == "value" and info.shape else 1.0)
-        for name, info in dense.graph.tensors.items()
+        for name, info in dense.model.tensors.items()
     }
-    sparse = replace(dense, graph=msgspec.structs.replace(dense.graph, tensors=infos))
+    sparse = lower_cut(msgspec.structs.replace(dense.model, tensors=infos), dense.cut)
     costs, slowdown = CostModel(dense.graph.tensors), [1.0] * MACHINES
     before, after = (make_schedules(one, cluster, costs, slowdown, 1) for one in (dense, sparse))
     total = sum(s.seconds for role in after for s in role.segments) - sum(s.seconds for r in before for s in r.segments)
     copies = [(sparse.pieces[copy], edge) for edge in sparse.edges for _, copy in edge.pairs]
-    packed = [pack_seconds(volume(piece.box), infos[piece.tensor], cluster.machines[0]) for piece, _ in copies]
+    packed = [
+        pack_seconds(volume(piece.box), sparse.graph.tensors[piece.tensor], cluster.machines[0]) for piece, _ in copies
+    ]
     assert total == pytest.approx(4 * sum(packed))  # at both ends, and backward again
     sent = sum(send.bytes for role in after for s in role.segments for send in s.sends)
-    assert sent == 2 * sum(sparse.bytes(edge) for edge in sparse.edges) < sum(map(dense.bytes, dense.edges))
+    assert sent == 2 * sum(edge.bytes for edge in sparse.edges) < sum(edge.bytes for edge in dense.edges)
 
 
 class Twice(nn.Module):

@@ -36,7 +36,7 @@ def balance(scored: ScoredPlan) -> float:
 
 def crossing(scored: ScoredPlan) -> int:
     """Bytes of values that cross the cut in a forward pass, without parameters."""
-    return sum(scored.dataflow.bytes(edge) for edge in scored.dataflow.edges)
+    return sum(edge.bytes for edge in scored.dataflow.edges)
 
 
 TOKENS, WIDTH, HEADS, HIDDEN = 256, 128, 8, 512

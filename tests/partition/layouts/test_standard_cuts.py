@@ -32,7 +32,7 @@ def largest_stage(graph, cluster, machine_of) -> float:  # type: ignore[no-untyp
     loads = []
     for machine in range(len(cluster)):
         flops = sum(op.flops for op, m in zip(graph.ops, machine_of, strict=True) if m == machine)
-        entering = sum(spelled.bytes(e) for e in spelled.edges if e.target == machine)
+        entering = sum(e.bytes for e in spelled.edges if e.target == machine)
         loads.append(3 * flops / cluster.machines[machine].flops_per_s + 2 * entering / cluster.bandwidth)
     return max(loads)
 

@@ -171,7 +171,7 @@ def test_a_transformer_layer_comes_out_as_megatron_cuts_it(machines: int) -> Non
         loads[machine, level] += block.flops if level >= 0 else 0
     assert (loads.max(axis=0) == loads.min(axis=0))[:5].all()
     spelled = lower_cut(graph, Cut(machines, fuse_boxes(machines, boxes_by_operator(found, machine_of))))
-    activations = sum(spelled.bytes(edge) for edge in spelled.edges)
+    activations = sum(edge.bytes for edge in spelled.edges)
     all_reduces = 4 * (machines - 1) * tokens * width * 4
     assert activations == pytest.approx(all_reduces, rel=1e-3)  # beside them, the parts of the mean
 

@@ -13,7 +13,7 @@ from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.simulator import Simulation
 from cutset.partition.ir.graph import Graph
-from cutset.partition.planner import candidates, estimates, local_search, planner
+from cutset.partition.planner import candidates, estimates, local_search
 from cutset.partition.planner.candidates import candidate_names, count_stages
 from cutset.partition.planner.estimates import CandidateEstimates, shorten_problem
 from cutset.partition.planner.plan import DEFERRED_SUFFIX, PlanningProblem, ScoredPlan
@@ -47,7 +47,7 @@ def test_an_estimate_is_about_what_the_whole_graph_costs(
     for estimate in found:
         whole = find_plan_of(problem, estimate.name)
         assert estimate.figures.step_s == pytest.approx(whole.step_s, rel=0.05)
-        assert "repeated blocks" in estimate.describe()
+        assert "repeated blocks" in estimate.reject().reason
 
 
 def find_plan_of(problem: PlanningProblem, name: str) -> Simulation:
@@ -172,4 +172,4 @@ def test_where_nothing_fits_few_candidates_are_simulated_whole(deep: Graph, monk
     with pytest.raises(Infeasible, match="no plan fits in memory"):
         find_plan(deep, tiny)
     estimated = [name for name in whole if count_stages(name, 4) == 1 and name != "one machine"]
-    assert len(estimated) == planner.NEAREST
+    assert len(estimated) == estimates.NEAREST

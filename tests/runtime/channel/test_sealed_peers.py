@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 import zmq
+from free_ports import find_free_ports
 
 from cutset.errors import NetworkError
 from cutset.runtime.channel import sealed_peers
@@ -193,9 +194,9 @@ def test_without_instructions_for_aes_both_take_the_other_cipher(
 
 
 def test_without_a_free_port_all_goes_over_curve(opened: Opener) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        first = taken.getsockname()[1]
-        a, b = opened("a"), opened("b", host=f"127.0.0.1:{first}-{first + 1}")
+    first, second = find_free_ports(2)
+    with socket.create_server(("127.0.0.1", first)):
+        a, b = opened("a"), opened("b", host=f"127.0.0.1:{first}-{second}")
     b._sealed._host = f"127.0.0.1:{b.endpoint.rpartition(':')[2]}-{b.endpoint.rpartition(':')[2]}"
     introduce(a, b)
     settle(a, b, sealed=False)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 import zmq
+from free_ports import find_free_ports
 from zmq.utils.monitor import parse_monitor_message
 
 from cutset.errors import NetworkError
@@ -257,10 +258,10 @@ def test_roles_of_a_host_share_its_key_and_nobody_else_may_have_their_names(open
 
 
 def test_a_channel_listens_within_a_range_of_ports(opened: Opener) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        first = taken.getsockname()[1]
-        ports = f"{first}-{first + 1}"
+    first, second = find_free_ports(2)
+    ports = f"{first}-{second}"
+    with socket.create_server(("127.0.0.1", first)):
         one = opened("a", host=f"127.0.0.1:{ports}")
-        assert one.endpoint == f"tcp://127.0.0.1:{first + 1}"
+        assert one.endpoint == f"tcp://127.0.0.1:{second}"
         with pytest.raises(NetworkError, match=f"E512: b cannot listen .*: every port of {ports} is in use"):
             opened("b", host=f"127.0.0.1:{ports}")

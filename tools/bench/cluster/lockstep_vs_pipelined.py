@@ -234,10 +234,8 @@ def count_step_bytes(dataflow: Dataflow, micro_batches: int) -> int:
 
     Of tensors that travel without their rows of zeros, the bytes that are expected.
     """
-    edges = sum(dataflow.bytes(edge) + dataflow.gradient_bytes(edge) for edge in dataflow.edges)
-    return micro_batches * edges + sum(
-        dataflow.bytes(edge) + dataflow.gradient_bytes(edge) for edge in dataflow.shared_edges
-    )
+    edges = sum(edge.bytes + edge.gradient_bytes for edge in dataflow.edges)
+    return micro_batches * edges + sum(edge.bytes + edge.gradient_bytes for edge in dataflow.shared_edges)
 
 
 def run_experiment(
