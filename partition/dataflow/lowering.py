@@ -10,7 +10,7 @@ The backward pass is the transpose: gradients of what was expanded are folded, a
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -138,29 +138,30 @@ class _Builder:
     def connect(self) -> None:
         """Expand: copy to each machine what it reads of others' pieces, once, and give every read its local pieces."""
         made, local = dict[str, tuple[Box, ...]](), dict[tuple[str, int], list[int]]()
+        own: dict[tuple[str, int], list[int]] = defaultdict(list)  # rows of `complete_pieces`
         for tensor, pieces in self.complete_pieces.items():
             made[tensor] = tuple([self.dataflow.pieces[i].box for i in pieces])
+            for row, index in enumerate(pieces):
+                own[tensor, self.dataflow.pieces[index].machine].append(row)
         for (tensor, machine), regions in self.needs.items():
             if tensor in made:
-                local[tensor, machine] = self._gather(tensor, machine, tuple(cover(regions)), made[tensor])
+                hits = find_common(made[tensor], tuple(cover(regions)))
+                local[tensor, machine] = self._gather(tensor, machine, own[tensor, machine], hits)
         located = dict[tuple[str, int, Box], tuple[int, ...]]()
         for i, instruction in enumerate(self.dataflow.instructions):
             if instruction.kind == RUN:
                 reads = tuple([self._locate(read, local, instruction.machine, located) for read in instruction.reads])
                 self.dataflow.instructions[i] = msgspec.structs.replace(instruction, reads=reads)
 
-    def _gather(self, tensor: str, machine: int, needed: tuple[Box, ...], made: tuple[Box, ...]) -> list[int]:
+    def _gather(self, tensor: str, machine: int, own: Sequence[int], needed: Mapping[int, Sequence[Box]]) -> list[int]:
         """The pieces of a tensor on a machine: its own, and copies of what it needs of the others.
 
-        needed, made: the boxes that it reads, and those of all pieces.
+        own: rows of the pieces that it has itself. needed: the boxes of each row that it reads.
         """
-        pieces, hits = self.dataflow.pieces, find_common(made, needed)
-        here: list[int] = []
-        for row, index in enumerate(self.complete_pieces[tensor]):
-            if pieces[index].machine == machine:
-                here.append(index)
-            elif row in hits:
-                here += [self.copy(index, box, machine) for box in hits[row]]
+        here, mine = list[int](), set(own)
+        for row in sorted(mine.union(needed)):
+            index = self.complete_pieces[tensor][row]
+            here += [index] if row in mine else [self.copy(index, box, machine) for box in needed[row]]
         return here
 
     def _locate(

@@ -162,7 +162,7 @@ def find_common(a: tuple[Box, ...], b: tuple[Box, ...]) -> Mapping[int, Sequence
 def _find_common(a: tuple[Box, ...], b: tuple[Box, ...]) -> Mapping[int, Sequence[Box]]:
     if not a or not b:
         return {}
-    common = intersections(as_array(a), as_array(b))
+    common = intersections(_known_array(a), as_array(b))
     hits: dict[int, list[Box]] = {}
     for row, column in np.argwhere(are_boxes(common)).tolist():
         hits.setdefault(row, []).append(as_box(common[row, column].tolist()))
@@ -170,6 +170,7 @@ def _find_common(a: tuple[Box, ...], b: tuple[Box, ...]) -> Mapping[int, Sequenc
 
 
 _find_known_common = lru_cache(maxsize=20_000)(_find_common)
+_known_array = lru_cache(maxsize=32)(as_array)  # machine after machine asks for what it needs of the same boxes
 
 
 def overlaps(a: Sequence[Box] | Ints, b: Sequence[Box] | Ints) -> Ints:

@@ -6,8 +6,9 @@ and for each of them on one with some more. Every further block costs as much as
     step(n) = step(m) + (n - m) / added * (step(m + added) - step(m)),
 
 and so for the bytes. Machines have as much of their memory as there is of the tensors, so what does not fit in full
-does not fit there. A candidate with stages has as many blocks in each of them, so `added` is the number of stages. A
-candidate of METIS cuts every graph in its own way; what it costs on the shortest is taken to grow with the FLOPs.
+does not fit there; what comes nearest to it is simulated in full where it nearly fits, or nothing else does. A
+candidate with stages has as many blocks in each of them, so `added` is the number of stages. A candidate of METIS cuts
+every graph in its own way; what it costs on the shortest is taken to grow with the FLOPs.
 """
 
 import math
@@ -25,7 +26,8 @@ from .repeated_blocks import find_repeated_blocks, shorten_graph
 MIN_WORK = 4_000  # operators times machines; what is less is planned in seconds as it is
 SAME = 0.01  # relative difference of estimates that are taken for the same
 MAX_SHARE = 0.5  # of the operators, in all shorter graphs together
-NEAREST = 2  # candidates simulated whole though by their estimates they do not fit, where nothing does
+NEAREST = 2  # candidates that are simulated whole though by their estimates they do not fit
+MEMORY_ERROR = 0.05  # relative, of what an estimate says that a candidate needs
 KEPT = 3  # blocks of the shortest graph at least; layouts near its ends are unlike those in its midst
 
 
@@ -49,11 +51,15 @@ class Estimate:
         return Rejected(self.name, known if self.figures.fits else f"{known}; it would not fit in memory")
 
 
-def find_nearest(too_large: Sequence[Estimate]) -> list[Estimate]:
-    """Of candidates that do not fit by their estimates, find those that come nearest to it, no two of them alike."""
+def find_nearest(too_large: Sequence[Estimate], room: float) -> list[Estimate]:
+    """Of candidates that do not fit by their estimates, find those that come nearest to it, no two of them alike.
+
+    room: bytes that none needs more than, but for what estimates are wrong by.
+    """
     nearest = list[Estimate]()
     for estimate in sorted(too_large, key=lambda one: one.figures.memory_bytes)[:NEAREST]:
-        if not any(estimate.is_like(other) for other in nearest):
+        nearly = estimate.figures.memory_bytes <= (1 + MEMORY_ERROR) * room
+        if nearly and not any(estimate.is_like(other) for other in nearest):
             nearest.append(estimate)
     return nearest
 

@@ -111,11 +111,10 @@ class _PlanSearch:
             raise describe_shortage(min(self.plans, key=lambda plan: plan.memory_pressure))
         if winner.lowered is None:  # another candidate has the same cut
             winner = self.scorer.simulate(winner.name, winner.cut, winner.cluster)
-        plans, rejected = tuple(self.plans), tuple(self.rejected)
-        result = PlanningResult(self.problem, self.objective, winner, one_machine, plans, rejected, self.shortage)
+        found = winner, one_machine, tuple(self.plans), tuple(self.rejected)
         micro_batches = self.problem.micro_batches
         least_s = bound_step_seconds(self.problem.graph, cluster, self.scorer.costs, micro_batches=micro_batches)
-        return replace(result, least_s=least_s)
+        return PlanningResult(self.problem, self.objective, *found, self.shortage, least_s)
 
     def _rank(self, plan: ScoredPlan) -> Rank:
         return plan.rank(self.objective, all_used=not self.fewer)
@@ -199,18 +198,19 @@ class _PlanSearch:
     def _score_candidates(self, problem: PlanningProblem, *, tight: bool = False) -> None:
         """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates.
 
-        tight: those for machines that lack memory, too, where what does not fit is faster by far. Where nothing fits,
-        those are scored that come nearest to it by their estimates.
+        tight: those for machines that lack memory, too, where what does not fit is faster by far. Of what by estimates
+        does not fit, what comes nearest to it is scored where it nearly fits, or nothing else does.
         """
         self.problems.append(problem)
         names = self._list_names(problem)
         too_large = self._score_best_of(problem, names)
         if tight and self._is_room_worth_much(too_large):
-            more = [name for name in self._list_prefixed(problem, tight=True) if name not in names]
-            too_large += self._score_best_of(problem, more)
-        nearest = [] if any(plan.fits for plan in self.plans) else find_nearest(too_large)
+            more = self._list_prefixed(problem, tight=True)
+            too_large += self._score_best_of(problem, [name for name in more if name not in names])
+        room = max(m.memory_bytes for m in problem.cluster.machines) if any(p.fits for p in self.plans) else math.inf
+        nearest = find_nearest(too_large, room)
         self._score_in_full(problem, [estimate.name for estimate in nearest])
-        self.rejected += [estimate.reject() for estimate in too_large if estimate not in nearest]
+        self.rejected += [one.reject() for one in too_large if one not in nearest]
 
     def _list_names(self, problem: PlanningProblem) -> list[str]:
         """Return the names of the candidates that are wanted; those for machines that lack memory if none else is."""
