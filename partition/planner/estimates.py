@@ -47,8 +47,8 @@ class Estimate:
 
     def reject(self) -> Rejected:
         """Say what it would cost, and by what that is known."""
-        known = f"about {self.figures.step_s:.3g} s/step, by {self.blocks} of its {self.of} repeated blocks"
-        return Rejected(self.name, known if self.figures.fits else f"{known}; it would not fit in memory")
+        costs = f"about {self.figures.step_s:.3g} s/step" if self.figures.fits else "too little memory"
+        return Rejected(self.name, f"{costs}, by {self.blocks} of its {self.of} repeated blocks")
 
 
 def find_nearest(too_large: Sequence[Estimate], room: float) -> list[Estimate]:

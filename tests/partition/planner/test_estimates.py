@@ -1,5 +1,6 @@
 """What candidates cost by shorter graphs, against their simulation on the whole graph."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,8 @@ from cutset.partition.dataflow.simulator import Simulation
 from cutset.partition.ir.graph import Graph
 from cutset.partition.planner import candidates, estimates, local_search
 from cutset.partition.planner.candidates import candidate_names, count_stages
-from cutset.partition.planner.estimates import CandidateEstimates, shorten_problem
-from cutset.partition.planner.plan import DEFERRED_SUFFIX, PlanningProblem, ScoredPlan
+from cutset.partition.planner.estimates import CandidateEstimates, Estimate, find_nearest, shorten_problem
+from cutset.partition.planner.plan import DEFERRED_SUFFIX, Figures, PlanningProblem, ScoredPlan
 from cutset.partition.planner.plan_scorer import PlanScorer
 from cutset.partition.planner.planner import find_plan
 
@@ -173,3 +174,21 @@ def test_where_nothing_fits_few_candidates_are_simulated_whole(deep: Graph, monk
         find_plan(deep, tiny)
     estimated = [name for name in whole if count_stages(name, 4) == 1 and name != "one machine"]
     assert len(estimated) == estimates.NEAREST
+
+
+@pytest.mark.parametrize(("room", "found"), [(100, ["near"]), (math.inf, ["near", "far"]), (90, [])])
+def test_what_comes_nearest_is_simulated_whole_where_it_nearly_fits(room: float, found: list[str]) -> None:
+    needed = {"far": 150.0, "near": 104.0, "farther": 151.0, "out of reach": 300.0}
+    too_large = [Estimate(name, Figures(1.0, 1.0, size, False, False), 3, 20) for name, size in needed.items()]
+    assert [one.name for one in find_nearest(too_large, room)] == found
+    assert len({one.reject().reason for one in too_large}) == 1
+
+
+def test_what_would_not_fit_is_not_simulated_whole_where_something_fits(
+    wide: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    found = find_plan(wide, Cluster(tuple(Machine(f"m{i}", memory_bytes=150_000_000) for i in range(8))))
+    assert found.winner.fits
+    assert all(plan.fits for plan in found.plans if plan.name.startswith(("mesh", "slices")))
+    assert {"mesh 8", "slices"} <= {one.name for one in found.rejected if "too little memory" in one.reason}
