@@ -158,10 +158,10 @@ class _Builder:
 
         own: rows of the pieces that it has itself. needed: the boxes of each row that it reads.
         """
-        here, mine = list[int](), set(own)
-        for row in sorted(mine.union(needed)):
+        here, made_here = list[int](), set(own)
+        for row in sorted(made_here.union(needed)):
             index = self.complete_pieces[tensor][row]
-            here += [index] if row in mine else [self.copy(index, box, machine) for box in needed[row]]
+            here += [index] if row in made_here else [self.copy(index, box, machine) for box in needed[row]]
         return here
 
     def _locate(
