@@ -14,7 +14,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -253,9 +253,9 @@ def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
 
 def count_whole_bytes(dataflow: Dataflow, micro_batches: int) -> int:
     """Return the bytes of a step between machines if rows of zeros travelled, too."""
-    infos = [msgspec.structs.replace(info, density=1.0) for info in dataflow.graph.tensors.values()]
-    graph = msgspec.structs.replace(dataflow.graph, tensors={info.name: info for info in infos})
-    return count_step_bytes(replace(dataflow, graph=graph), micro_batches)
+    infos = [msgspec.structs.replace(info, density=1.0) for info in dataflow.model.tensors.values()]
+    graph = msgspec.structs.replace(dataflow.model, tensors={info.name: info for info in infos})
+    return count_step_bytes(lower_cut(graph, dataflow.cut), micro_batches)
 
 
 def _describe_name(one: PlannedPair) -> str:
