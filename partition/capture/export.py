@@ -34,7 +34,7 @@ from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers, tell_of_objects
 from ..trace.deferred_code import defer_code
 from ..trace.known_conditions import draw_what_matters
-from ..trace.python_state import list_held_tensors, read_attributes, read_generators
+from ..trace.python_state import Attributes, list_held_tensors, read_attributes, read_generators
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
@@ -115,15 +115,14 @@ def capture(
                 _try_step(probe, example)
             done = log.run
             found = find_chains(done, probe)
-            is_steady = any(chain.call.ran for chain in found) and not trust and _is_steady(probe, log, example)
         if loss is None and readers:
             with run_as_traced(probe, autocast), mode:
                 layout = _choose_results(probe, done.output, readers, fake_targets)
-        chains = _keep_chains(copies, found, probe.wanted, done, example, readers, fake_targets)
-        chains, draft, constants = _trace(copies, chains, probe.wanted, example, tell if unrolled else None)
+        kept, is_steady = _keep_chains(copies, found, probe.wanted, done, example, readers, fake_targets)
+        chains, draft, constants = _trace(copies, kept, probe.wanted, example, tell if unrolled else None)
         if loss is not None:
             tell_of_objects(groups, {layer for chain in chains for layer in chain.skipped}, tell)
-        if not trust and not is_steady:
+        if not trust and not (is_steady and chains):
             _compare_steps(copies, probe.wanted, example, tell)
         graph = _build_graph(draft, freeze)
     return msgspec.structs.replace(graph, output=layout), constants
@@ -167,35 +166,44 @@ def _keep_chains(
     example: tuple[Any, ...],
     readers: Sequence[Callable[..., Any]],
     targets: Sequence[Tensor],
-) -> Sequence[LayerChain]:
-    """Return the chains, if the step does the same without their middle. done: what it did with it."""
+) -> tuple[Sequence[LayerChain], bool]:
+    """Return the chains, if the step does the same without their middle. done: what it did with it.
+
+    Return also whether a second such step is known to do the same again, which is only tried where layers had to run to
+    be found alike. Then the second of the whole step does so, too: what code the middle runs was seen and is that of
+    the others, which find everything as it was.
+    """
     if not chains:
-        return ()
-    log, examples = CallLog(), {layer: example for chain in chains for layer, example in chain.examples.items()}
+        return (), False
+    examples = {layer: example for chain in chains for layer, example in chain.examples.items()}
+    log = CallLog(follows_state=any(chain.call.ran for chain in chains))
     step = copies.make(log, chains)
+    initial = read_attributes(step.model)
     try:
         with run_as_traced(step, copies.autocast), copies.mode:
             with log:
                 step(*example)
             if step.criterion is None and readers:  # an output may hold what each layer has left in an object
                 step.wanted = find_read_tensors(log.run.output, readers, targets)
-        is_like = step.wanted == wanted and done.is_like(log.run, examples, wanted)
+            if step.wanted != wanted or not done.is_like(log.run, examples, wanted):
+                return (), False
+            return chains, log.follows_state and _is_steady(step, log, example, initial)
     except Exception:  # whatever the model's code raises where a layer does nothing
-        return ()
-    return chains if is_like else ()
+        return (), False
 
 
-def _is_steady(step: StepModule, log: CallLog, example: tuple[Any, ...]) -> bool:
-    """Whether a second step does what the first did, which was logged, and leaves attributes and generators alone."""
-    first, log.compares = log.run, True
-    before = read_attributes(step.model), read_generators()
+def _is_steady(step: StepModule, log: CallLog, example: tuple[Any, ...], initial: Attributes) -> bool:
+    """Whether a second step does what the first did, which was logged, and both leave attributes and generators alone.
+
+    initial: the attributes of the model before the first.
+    """
+    first, log.compares, generators = log.run, True, read_generators()
     try:
         with log:
             step(*example)
-        is_same = first.is_same(log.run)
     except Exception:  # of the model in its second step: the comparison of steps says so
         return False
-    return is_same and before == (read_attributes(step.model), read_generators())
+    return first.is_same(log.run) and (initial, generators) == (read_attributes(step.model), read_generators())
 
 
 def _name_batch(example: tuple[Sequence[Tensor], Sequence[Tensor]]) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """Copies of modules and tensors without their values."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ def empty_copy(module: nn.Module, empty: Callable[[Tensor], Tensor]) -> nn.Modul
         for value in vars(submodule).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # left by a computation, of weight_norm for example
                 memo[id(value)] = value.detach()
+            elif type(value) is OrderedDict and not value:  # a dozen in each, which take most of the time of a copy
+                memo[id(value)] = OrderedDict()
     return copy_module(module, memo)
 
 

@@ -3,7 +3,7 @@
 It may change the object, and find there what other calls have left, so what it does is only known once it has run. Two
 such calls are alike if they ran the same operators, on what they were given, on what they had made of it, or on the
 very same tensors; if their layers differ in nothing but in their numbers; and if all that they read stayed as it was.
-What code runs is seen of the first few alone.
+What code runs within operators is seen of the first few alone.
 """
 
 from collections.abc import Hashable, Sequence
@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from .call_signature import CallSignature, LayerCode, freeze_globals, freeze_reads, list_paths, sign_form
-from .frozen_value import Freezer
+from .frozen_value import CannotFreeze, Freezer
 from .layer_operator import ResultSpec
 
 ESTABLISHED = 3  # calls that are alike
@@ -63,7 +63,7 @@ class CallEffect:
 
     @property
     def is_established(self) -> bool:
-        """Whether so many calls were alike that the code of the next one is known."""
+        """Whether so many calls were alike that the code within operators of the next one is known."""
         return self.count >= ESTABLISHED
 
     def follow(self, last: "CallEffect | None") -> "CallEffect":
@@ -85,6 +85,20 @@ def read_context(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, mod
     freezer = Freezer(list_paths(module))
     form = sign_form(module, args, kwargs, freezer, modes, objects=True)
     return CallContext(form, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer))
+
+
+def describe_state(module: nn.Module, args: Any, kwargs: Any, code: LayerCode) -> Hashable:
+    """Return what a call gets and reads besides tensors, to be compared with what the layer finds in a later step.
+
+    An object among the arguments is described by what it holds, as each step may make its own. What cannot be
+    described equals nothing.
+    """
+    try:
+        given = Freezer(list_paths(module), by_content=True).freeze((args, kwargs))
+        freezer = Freezer(list_paths(module))
+        return given, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer)
+    except CannotFreeze:
+        return object()
 
 
 def _counts_up(one: Hashable, two: Hashable) -> bool:

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from ..ir.output_layout import list_tensors
 from ..trace.value_numbers import PLAIN, find_memory, list_written
+from .watched_call import leave_unwatched
 
 # Makers that are no layers: of what the step holds or gets, of the operands of a call, of what the call itself makes,
 # of what the run before has made, of what nobody knows.
@@ -125,11 +127,13 @@ class Scope:
 class LoggedRun:
     """What a run did. entries: of an operator, what it got; or a `LoggedCall`. reads: of what other layers own.
 
-    output: of the step. results: the tensors in it, described; they count as read where they are wanted alone.
+    states: what each call of a layer found besides tensors, where that is followed. output: of the step. results: the
+    tensors in it, described; they count as read where they are wanted alone.
     """
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
+        self.states: list[Hashable] = []
         self.reads: set[ForeignRead] = set()
         self.output: Any = None
         self.results: Sequence[_LoggedTensor] = ()
@@ -143,21 +147,23 @@ class LoggedRun:
         return _is_same(kept, other.entries) and all(self.results[i] == other.results[i] for i in wanted)
 
     def is_same(self, other: "LoggedRun") -> bool:
-        """Whether another run did the same."""
-        return _is_same(self.entries, other.entries) and self.results == other.results
+        """Whether another run of the same modules did the same, and its layers found the same."""
+        is_same = self.results == other.results and self.states == other.states
+        return is_same and _is_same(self.entries, other.entries)
 
 
 class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes calls and operators while it is active. held: the tensors that the step holds or gets, by name.
 
-    run: the last one. compares: whether it is a second run, in which no likeness is to be found.
+    run: the last one. compares: whether it is a second run, in which no likeness is to be found. follows_state: whether
+    it notes what layers find besides tensors, too.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, follows_state: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.compares = False
+        self.compares, self.follows_state = False, follows_state
         self._names: dict[int, str] = {}  # of what is held, by id
         self._held: Sequence[Tensor] = ()  # as all that is kept, so that no id is given twice
         self._origins: dict[int, Origin] = {}  # of other tensors, by id
@@ -281,6 +287,11 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:  # where it is, which torch asks for each operand of many operators
             return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+        # An operator of a higher order runs code of the model's.
+        with contextlib.nullcontext() if isinstance(func, HigherOrderOperator) else leave_unwatched():
+            return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         scope = self._scopes[-1]
         scope.entries.append((func, torch.is_grad_enabled(), self.describe((args, kwargs))))
         for tensor in list_written(func, args, kwargs) if scope.layer else ():

@@ -77,10 +77,14 @@ class Identity:
 
 
 class Freezer:
-    """Freezes values. paths: of modules by id, which stand for modules wherever they are found."""
+    """Freezes values. paths: of modules by id, which stand for modules wherever they are found.
 
-    def __init__(self, paths: Mapping[int, str]) -> None:
-        self._paths = paths
+    by_content: whether an object is described by what it holds, to be compared with one that was made like it, and a
+    tensor by its class alone; else both equal themselves alone.
+    """
+
+    def __init__(self, paths: Mapping[int, str], *, by_content: bool = False) -> None:
+        self._paths, self._by_content = paths, by_content
         self._met: dict[int, int] = {}  # numbers by id, so that a value within itself ends
         self._alive: list[object] = []
 
@@ -94,6 +98,8 @@ class Freezer:
         if isinstance(value, nn.Module):
             path = self._paths.get(id(value))
             return Identity(value) if path is None else ("module", path)
+        if self._by_content and isinstance(value, Tensor):
+            return (kind,)
         if isinstance(value, functools._lru_cache_wrapper):
             known = value.cache_info()
             return Identity(value), known.misses, known.currsize
@@ -130,8 +136,8 @@ class Freezer:
         for base, items in ((Mapping, "items"), ((list, tuple, set, frozenset, deque), "__iter__")):
             if isinstance(value, base):
                 inside += [self.freeze(one) for one in getattr(value, items)()]
-        # Of the same object only: what two objects do may differ in more than in what they hold.
-        return Identity(value), tuple(inside)
+        # What two objects do may differ in more than in what they hold.
+        return kind if self._by_content else Identity(value), tuple(inside)
 
 
 def _may_change(value: Any) -> bool:

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from ..operators.leaf_module import TRACED_CALL
 from ..trace.user_frames import find_code_line
 from ..trace.value_numbers import ValueNumbers, find_value_numbers
-from .call_effect import CallContext, CallEffect, read_context
+from .call_effect import CallContext, CallEffect, describe_state, read_context
 from .call_log import CallLog, LikeCall, LoggedCall, Scope
 from .call_output import locate_output, rebuild_output
 from .call_signature import (
@@ -139,6 +139,9 @@ class _LayerCall:
             return self._call(args, kwargs)
         if log is None:
             return self._answer(args, kwargs, None)[1]
+        if log.follows_state:
+            with torch._C.DisableTorchFunction():
+                log.run.states.append(describe_state(self._module, args, kwargs, group.code))
         scope = Scope(self._name, log.describe((args, kwargs), self._name), find_code_line().line)
         with log.enter(scope):
             run = self._run_again if log.compares else self._run_logged if group.is_hopeless else self._answer
@@ -182,7 +185,7 @@ class _LayerCall:
         except CannotFreeze:
             return None, self._watch(args, kwargs, None, scope)
         scope.give(context.form.operands, self._module.buffers())
-        with WatchedCall(follows_code=last is None or not last.is_established) as watched:
+        with WatchedCall(follows_operators=last is None or not last.is_established) as watched:
             output = self._call(args, kwargs)
         paths = list_paths(self._module)
         known = group.code.learn(watched, paths)

@@ -1,8 +1,9 @@
 """`WatchedCall`: what a call of a module does in Python - which attributes of modules it reads, what code it runs."""
 
+import contextlib
 import dis
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -25,12 +26,12 @@ class WatchedCall:
     reads: modules and names of the attributes that were read, also in vain, by id and name. code: of the model's own
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
     attribute of a module was written, a global name was bound, code of the model imported or reached by text, or an
-    autograd function called that is not a custom operator's. follows_code: whether it is to see what code runs, by
-    which a call takes twice as long.
+    autograd function called that is not a custom operator's. follows_operators: whether it is to see the code within
+    operators, too, by which a call takes twice as long; see `leave_unwatched`.
     """
 
-    def __init__(self, *, follows_code: bool = True) -> None:
-        self._follows_code = follows_code
+    def __init__(self, *, follows_operators: bool = True) -> None:
+        self.follows_operators = follows_operators
         self.reads: dict[tuple[int, str], nn.Module] = {}
         self.code: dict[CodeType, Mapping[str, Any]] = {}
         self.is_opaque = False
@@ -42,8 +43,7 @@ class WatchedCall:
             _patch_modules()
         _active.append(self)
         self._tracer = sys.gettrace()
-        if self._follows_code:
-            sys.settrace(self._note_code)
+        sys.settrace(self._note_code)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -67,6 +67,20 @@ class WatchedCall:
             self.code[code] = frame.f_globals
             reaches = not _REACHING.isdisjoint(code.co_names) or {"sys", "modules"} <= {*code.co_names}
             self.is_opaque |= reaches or _binds_outer_names(code)
+
+
+@contextlib.contextmanager
+def leave_unwatched() -> Iterator[None]:
+    """Do not see the code of an operator, where none of the calls that are watched is to follow it."""
+    if not _active or any(call.follows_operators for call in _active):
+        yield
+        return
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
 
 
 _active: list[WatchedCall] = []  # a layer may call another one that it does not hold

@@ -1,5 +1,6 @@
 """Layers that are handed an object and do something else in a later step, be it in the middle alone, are refused."""
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from handed_layers import Handed, Shared, Stack, TwoInputs, X, loss
 from torch import Tensor, nn
 
 from cutset.errors import BadInput
+from cutset.partition.capture import export
 from cutset.partition.capture.export import capture
 
 
@@ -120,10 +122,77 @@ def make_changing_later() -> nn.Module:
     return model
 
 
+def mark_one(model: Stack, x: Tensor, shared: Shared) -> Tensor:
+    model.layers[5].marked = True
+    return x
+
+
+def heed_mark(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if getattr(layer, "marked", False) else x
+
+
+def make_turns() -> Callable[[], int]:
+    turn = 0
+
+    def count() -> int:
+        nonlocal turn
+        turn += 1
+        return turn
+
+    return count
+
+
+class Turning(Stack):
+    """Hands out what counts the turns, in a way that an object does not show. turns: is handed out."""
+
+    def __init__(self, use: Callable[[Handed, Tensor, Shared], Tensor], turns: Any) -> None:
+        super().__init__(use)
+        self.turns = [turns]
+
+    def hand_out(self, x: Tensor) -> Shared:
+        shared = super().hand_out(x)
+        shared.turns = self.turns[0]
+        return shared
+
+
+def call_for_turn(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if layer.index == 5 and shared.turns() % 2 else x
+
+
+def ask_for_turn(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if layer.index == 5 and next(shared.turns) % 2 else x
+
+
+class Slotted:
+    """Shows nothing of what it holds."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+
+def look_for_turn(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * 2 if layer.index == 5 and shared.turns.turn % 2 else x
+
+
+class TurningBetween(Turning):
+    """Counts the turn once all layers have run."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        self.turns[0].turn += 1
+        return y
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: Stack(count_in_layer),
+        lambda: Stack(heed_mark, mark_one),
+        lambda: Turning(call_for_turn, make_turns()),
+        lambda: Turning(ask_for_turn, itertools.count()),
+        lambda: TurningBetween(look_for_turn, Slotted()),
         lambda: Stack(draw),
         lambda: CountedOutside(change_with_steps),
         lambda: Lasting(find_what_was_left),
@@ -136,3 +205,21 @@ def make_changing_later() -> nn.Module:
 def test_layers_that_do_something_else_later_are_refused(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(BadInput):
         capture(make(), loss, (X,), (X,))
+
+
+def list_later_steps(monkeypatch: pytest.MonkeyPatch, model: nn.Module) -> list[nn.Module]:
+    """Return the steps of which several whole ones are compared in a capture: one, or none."""
+    compared = list[nn.Module]()
+    monkeypatch.setattr(export, "_compare_steps", lambda copies, *others: compared.append(copies.step))
+    capture(model, loss, (X,), (X,))
+    return compared
+
+
+def note_steps(model: Stack, x: Tensor, shared: Shared) -> Tensor:
+    model.steps += 1
+    return x
+
+
+def test_the_second_step_of_layers_that_find_all_as_it_was_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not list_later_steps(monkeypatch, Stack())
+    assert len(list_later_steps(monkeypatch, Stack(finish=note_steps))) == 1
