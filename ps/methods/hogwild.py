@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ...errors import Diverged, UsageError
-from ...runtime.channel.shared_tensors import return_free_memory
+from ...runtime.held_memory import return_free_memory
 from ..optimizers.registry import AnyOptimizer
 from ..server.shared_parameters import SharedParameters
 from ..slices.slice_state import is_finite

@@ -15,7 +15,8 @@ import torch
 
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
-from ...runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors, return_free_memory
+from ...runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors
+from ...runtime.held_memory import return_free_memory
 from ...runtime.worker.flat_gradient import FlatGradient
 from ..optimizers.optimizer import Optimizer, Update
 from ..optimizers.sparse_update import apply_lazily

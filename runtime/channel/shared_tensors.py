@@ -4,7 +4,6 @@ Their memory is that of an anonymous file (shared_memory.py): nothing is left of
 they ended. The process that creates it hands out a `SharedTensorLocation`; the others map the same memory with it.
 """
 
-import ctypes
 import mmap
 import os
 import weakref
@@ -80,13 +79,6 @@ class SharedTensors:
     def __repr__(self) -> str:
         regions = ", ".join(f"{region.name} {region.dtype}[{region.count}]" for region in self.location.regions)
         return f"{type(self).__name__}({regions})"
-
-
-def return_free_memory() -> None:
-    """Give the system what this process has freed, and what malloc keeps otherwise: after a large copy, gigabytes."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-    if trim is not None:
-        trim(0)
 
 
 def _tensor_at(memory: mmap.mmap, region: TensorRegion) -> Tensor:

@@ -4,19 +4,18 @@ The heartbeat of libzmq (peer_connection.py) would be answered even by a process
 a live interpreter, as its thread is one of Python.
 """
 
-import os
 import threading
 import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..channel.message import LAUNCHER, Message, encode
 from ..channel.peer_connection import PeerConnection
 from ..channel.zmq_channel import HEARTBEAT
+from ..held_memory import read_resident_bytes
 
 
 @dataclass
@@ -97,6 +96,5 @@ def measure_process() -> dict[str, float]:
 
     "beat_s": when, by a clock of this process.
     """
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
     beat_s, cpu_s = round(time.monotonic(), 3), round(time.process_time(), 3)
-    return {"beat_s": beat_s, "cpu_s": cpu_s, "rss": pages * os.sysconf("SC_PAGE_SIZE")}
+    return {"beat_s": beat_s, "cpu_s": cpu_s, "rss": read_resident_bytes()}

@@ -21,7 +21,7 @@ from ...partition.dataflow.deferred_gradients import order_backward
 from ...partition.ir.box import Box
 from ..channel.mailbox import Mailbox, message_key
 from ..channel.message import Message
-from ..channel.shared_tensors import return_free_memory
+from ..held_memory import HeldMemory, return_free_memory
 from .dropout_masks import RngLock, mask_seed, sample_masks
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
@@ -75,7 +75,7 @@ class Worker:
         self.trace = trace or Trace(range(0))
         self._order, self._pace = order, pace
         self._ahead: int | None = None  # the step before
-        self._steps = 0
+        self._memory = HeldMemory()
         self.remote = ReplicaPeers(program, mailbox, self.peers, tag=tag, trace=self.trace)
         self.states = states or FlatParameters(program)
         self.seed, self.tag = seed, tag
@@ -129,9 +129,7 @@ class Worker:
         self._shared.return_gradients(step)
         self.remote.report_done(step, 0)
         self._ahead = step
-        self._steps += 1
-        if self._steps & (self._steps - 1) == 0:  # after 1, 2, 4, 8 steps: the holes that malloc keeps grow for a while
-            return_free_memory()
+        self._memory.end_step()
         self.trace.record("step", step, begin)
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
 

@@ -19,7 +19,7 @@ from ...models.task import Data
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
-from ...runtime.channel.shared_tensors import return_free_memory
+from ...runtime.held_memory import return_free_memory
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.hosts.versions import read_cores
 from ...runtime.worker.program import Program

@@ -11,6 +11,7 @@ from cutset.partition.capture.exported_draft import collect_state
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
+from cutset.runtime import held_memory
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker import segment_runner, worker
 from cutset.runtime.worker.flat_parameters import FlatParameters
@@ -65,7 +66,8 @@ def test_memory_of_large_gradients_is_given_back_after_their_segments(monkeypatc
     graph, _ = capture(squares, summed, [torch.ones(2, 12)])
     flow = lower_cut(graph, placed(graph, {"linear_1": 1}))
     returned = list[str]()
-    monkeypatch.setattr(worker, "return_free_memory", lambda: returned.append("memory"))
+    for module in (worker, held_memory):
+        monkeypatch.setattr(module, "return_free_memory", lambda: returned.append("memory"))
     for limit, large in ((1 << 30, [0, 0]), (4 * 256, [0, 1]), (4 * 96, [1, 1])):
         monkeypatch.setattr(segment_runner, "LARGE_BYTES", limit)
         both = programs(flow, training=True)
@@ -80,7 +82,7 @@ def test_memory_of_large_gradients_is_given_back_after_their_segments(monkeypatc
 def test_memory_that_steps_have_left_free_is_given_back_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = capture(nn.Linear(4, 4), summed, [torch.ones(2, 4)])
     returned, steps = list[int](), iter(range(20))
-    monkeypatch.setattr(worker, "return_free_memory", lambda: returned.append(step))
+    monkeypatch.setattr(held_memory, "return_free_memory", lambda: returned.append(step))
     with Replica(programs(lower_cut(graph, placed(graph, {})), training=True)) as replica:
         replica.load(lambda name: torch.ones(graph.tensors[name].shape))
         for step in steps:
