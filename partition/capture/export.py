@@ -154,7 +154,7 @@ class _StepCopies:
             log.name_held(list_state(step) | list_held_tensors(step) | self.batch)
             step.on_output = log.note_output
         for chain in chains:
-            skip_layers(step.model, chain)
+            skip_layers(step.model, chain, log)
         return step
 
 

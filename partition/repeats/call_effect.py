@@ -6,11 +6,11 @@ very same tensors; if their layers differ in nothing but in their numbers; and i
 What code runs within operators is seen of the first few alone.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .call_signature import CallSignature, LayerCode, freeze_globals, freeze_reads, list_paths, sign_form
 from .frozen_value import CannotFreeze, Freezer
@@ -87,16 +87,22 @@ def read_context(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, mod
     return CallContext(form, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer))
 
 
-def describe_state(module: nn.Module, args: Any, kwargs: Any, code: LayerCode) -> Hashable:
-    """Return what a call gets and reads besides tensors, to be compared with what the layer finds in a later step.
+def describe_arguments(args: Any, kwargs: Any, describe: Callable[[Tensor], Hashable]) -> Hashable:
+    """Return what a call gets, to be compared with what the layer gets in a later step.
 
-    An object among the arguments is described by what it holds, as each step may make its own. What cannot be
-    described equals nothing.
+    describe: says what a tensor is. What cannot be described equals nothing.
     """
     try:
-        given = Freezer(list_paths(module), by_content=True).freeze((args, kwargs))
-        freezer = Freezer(list_paths(module))
-        return given, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer)
+        return Freezer({}, describe=describe).freeze((args, kwargs))
+    except CannotFreeze:
+        return object()
+
+
+def describe_reads(module: nn.Module, code: LayerCode) -> Hashable:
+    """Return what a call reads besides tensors, to be compared with what the layer reads in a later step."""
+    freezer = Freezer(list_paths(module))
+    try:
+        return freeze_reads(module, code, freezer), freeze_globals(module, code, freezer)
     except CannotFreeze:
         return object()
 

@@ -127,13 +127,13 @@ class Scope:
 class LoggedRun:
     """What a run did. entries: of an operator, what it got; or a `LoggedCall`. reads: of what other layers own.
 
-    states: what each call of a layer found besides tensors, where that is followed. output: of the step. results: the
-    tensors in it, described; they count as read where they are wanted alone.
+    found: what each call of a layer got and read, also one that was left out, where that is followed. output: of the
+    step. results: the tensors in it, described; they count as read where they are wanted alone.
     """
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
-        self.states: list[Hashable] = []
+        self.found: list[Hashable] = []
         self.reads: set[ForeignRead] = set()
         self.output: Any = None
         self.results: Sequence[_LoggedTensor] = ()
@@ -148,7 +148,7 @@ class LoggedRun:
 
     def is_same(self, other: "LoggedRun") -> bool:
         """Whether another run of the same modules did the same, and its layers found the same."""
-        is_same = self.results == other.results and self.states == other.states
+        is_same = self.results == other.results and self.found == other.found
         return is_same and _is_same(self.entries, other.entries)
 
 
@@ -156,7 +156,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes calls and operators while it is active. held: the tensors that the step holds or gets, by name.
 
     run: the last one. compares: whether it is a second run, in which no likeness is to be found. follows_state: whether
-    it notes what layers find besides tensors, too.
+    it notes what layers find, too.
     """
 
     supports_higher_order_operators = True

@@ -9,7 +9,7 @@ import math
 import re
 import types
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -79,12 +79,12 @@ class Identity:
 class Freezer:
     """Freezes values. paths: of modules by id, which stand for modules wherever they are found.
 
-    by_content: whether an object is described by what it holds, to be compared with one that was made like it, and a
-    tensor by its class alone; else both equal themselves alone.
+    describe: says what a tensor is; objects are then compared by what they hold, since each step may make its own. By
+    default both equal themselves alone.
     """
 
-    def __init__(self, paths: Mapping[int, str], *, by_content: bool = False) -> None:
-        self._paths, self._by_content = paths, by_content
+    def __init__(self, paths: Mapping[int, str], *, describe: Callable[[Tensor], Hashable] | None = None) -> None:
+        self._paths, self._describe = paths, describe
         self._met: dict[int, int] = {}  # numbers by id, so that a value within itself ends
         self._alive: list[object] = []
 
@@ -98,8 +98,8 @@ class Freezer:
         if isinstance(value, nn.Module):
             path = self._paths.get(id(value))
             return Identity(value) if path is None else ("module", path)
-        if self._by_content and isinstance(value, Tensor):
-            return (kind,)
+        if self._describe is not None and isinstance(value, Tensor):
+            return self._describe(value)
         if isinstance(value, functools._lru_cache_wrapper):
             known = value.cache_info()
             return Identity(value), known.misses, known.currsize
@@ -137,7 +137,7 @@ class Freezer:
             if isinstance(value, base):
                 inside += [self.freeze(one) for one in getattr(value, items)()]
         # What two objects do may differ in more than in what they hold.
-        return kind if self._by_content else Identity(value), tuple(inside)
+        return Identity(value) if self._describe is None else kind, tuple(inside)
 
 
 def _may_change(value: Any) -> bool:

@@ -19,7 +19,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from ..operators.leaf_module import TRACED_CALL
 from ..operators.step_module import StepModule
 from ..trace.value_numbers import find_memory
-from .call_log import ForeignRead, LikeCall, LoggedRun, find_layer
+from .call_effect import describe_arguments
+from .call_log import CallLog, ForeignRead, LikeCall, LoggedRun, find_layer
 from .call_output import rebuild_output, returns_operand
 from .call_signature import list_argument_tensors
 from .graph_segment import CannotRepeat
@@ -155,8 +156,8 @@ def hide_skipped_tensors(step: StepModule, chains: Iterable[LayerChain]) -> None
     set_tables(shown=False)
 
 
-def skip_layers(model: nn.Module, chain: LayerChain) -> None:
-    """Have the middle of a chain return at once what it gets.
+def skip_layers(model: nn.Module, chain: LayerChain, log: CallLog | None = None) -> None:
+    """Have the middle of a chain return at once what it gets. log: notes what that is, where it follows such.
 
     In a trace, names of nodes go on as if it had added nodes as the layer before it does.
     """
@@ -164,7 +165,7 @@ def skip_layers(model: nn.Module, chain: LayerChain) -> None:
     counted = _CountedCall(getattr(example, TRACED_CALL))
     setattr(example, TRACED_CALL, counted.run)
     for position, layer in enumerate(chain.skipped):
-        setattr(model.get_submodule(layer), TRACED_CALL, _SkippedCall(position, chain, counted).run)
+        setattr(model.get_submodule(layer), TRACED_CALL, _SkippedCall(position, chain, counted, log).run)
 
 
 class _CountedCall:
@@ -198,14 +199,17 @@ def _find_name_counts() -> dict[str, int]:
 class _SkippedCall:
     """Takes the place of a call: what is passed along the chain is its result. position: in the chain's middle."""
 
-    def __init__(self, position: int, chain: LayerChain, counted: _CountedCall) -> None:
-        self._position, self._chain, self._counted = position, chain, counted
+    def __init__(self, position: int, chain: LayerChain, counted: _CountedCall, log: CallLog | None) -> None:
+        self._position, self._chain, self._counted, self._log = position, chain, counted, log
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a layer returns whose result is what it gets."""
         if self._counted.skipped != self._position:
             raise CannotRepeat("layers are called in another order without what they leave")
         self._counted.skipped += 1
+        if self._log is not None and self._log.follows_state:
+            with torch._C.DisableTorchFunction():
+                self._log.run.found.append(describe_arguments(args, kwargs, self._log.describe))
         counts = _find_name_counts()
         for base, count in self._counted.names.items():
             counts[base] = counts.get(base, 0) + count

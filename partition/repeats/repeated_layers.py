@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from ..operators.leaf_module import TRACED_CALL
 from ..trace.user_frames import find_code_line
 from ..trace.value_numbers import ValueNumbers, find_value_numbers
-from .call_effect import CallContext, CallEffect, describe_state, read_context
+from .call_effect import CallContext, CallEffect, describe_arguments, describe_reads, read_context
 from .call_log import CallLog, LikeCall, LoggedCall, Scope
 from .call_output import locate_output, rebuild_output
 from .call_signature import (
@@ -141,7 +141,8 @@ class _LayerCall:
             return self._answer(args, kwargs, None)[1]
         if log.follows_state:
             with torch._C.DisableTorchFunction():
-                log.run.states.append(describe_state(self._module, args, kwargs, group.code))
+                log.run.found.append(describe_arguments(args, kwargs, log.describe))
+                log.run.found.append(describe_reads(self._module, group.code))
         scope = Scope(self._name, log.describe((args, kwargs), self._name), find_code_line().line)
         with log.enter(scope):
             run = self._run_again if log.compares else self._run_logged if group.is_hopeless else self._answer

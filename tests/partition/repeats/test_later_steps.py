@@ -185,10 +185,32 @@ class TurningBetween(Turning):
         return y
 
 
+def use_first(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    return x * shared.first
+
+
+class Exchanging(Stack):
+    """Hands another object to one layer in each second step, but for the first two."""
+
+    def __init__(self) -> None:
+        super().__init__(use_first)
+        STEPS[0] = 0
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.first(x).tanh()
+        shared, other = Shared(x), Shared(x.cos())
+        STEPS[0] += 1
+        for layer in self.layers:
+            is_exchanged = layer.index == 5 and STEPS[0] > 2 and STEPS[0] % 2
+            y = layer(y, other if is_exchanged else shared)
+        return y
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: Stack(count_in_layer),
+        Exchanging,
         lambda: Stack(heed_mark, mark_one),
         lambda: Turning(call_for_turn, make_turns()),
         lambda: Turning(ask_for_turn, itertools.count()),
