@@ -19,7 +19,6 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from ..operators.leaf_module import TRACED_CALL
 from ..operators.step_module import StepModule
 from ..trace.value_numbers import find_memory
-from .call_effect import describe_arguments
 from .call_log import CallLog, ForeignRead, LikeCall, LoggedRun, find_layer
 from .call_output import rebuild_output, returns_operand
 from .call_signature import list_argument_tensors
@@ -171,18 +170,19 @@ def skip_layers(model: nn.Module, chain: LayerChain, log: CallLog | None = None)
 class _CountedCall:
     """Takes the place of the call of the layer before those that are skipped.
 
-    names: by how much it counts up names of a trace's nodes, by what these begin with. skipped: how many layers were
-    called since.
+    names: by how much it counts up names of a trace's nodes, by what these begin with. given: what it got last.
+    skipped: how many layers were called since.
     """
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
         self.names: dict[str, int] = {}
+        self.given: Sequence[Any] = ()
         self.skipped = 0
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer."""
-        before = dict(_find_name_counts())
+        self.given, before = (*args, *kwargs.values()), dict(_find_name_counts())
         output = self._call(*args, **kwargs)
         self.names = {base: count - before.get(base, 0) for base, count in _find_name_counts().items()}
         self.skipped = 0
@@ -208,8 +208,9 @@ class _SkippedCall:
             raise CannotRepeat("layers are called in another order without what they leave")
         self._counted.skipped += 1
         if self._log is not None and self._log.follows_state:
-            with torch._C.DisableTorchFunction():
-                self._log.run.found.append(describe_arguments(args, kwargs, self._log.describe))
+            # What objects hold is described where the layers are called that are not left out, as it takes long.
+            pairs = zip((*args, *kwargs.values()), self._counted.given, strict=False)
+            self._log.run.found.append((self._log.describe((args, kwargs)), tuple([a is b for a, b in pairs])))
         counts = _find_name_counts()
         for base, count in self._counted.names.items():
             counts[base] = counts.get(base, 0) + count
