@@ -18,7 +18,7 @@ from ...models.task import Data
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
-from ...runtime.held_memory import return_free_memory
+from ...runtime.held_memory import read_resident_bytes, return_free_memory
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.trace import Trace
 from ...runtime.worker.worker import BACKWARD, FORWARD, Worker
@@ -30,7 +30,7 @@ from .timed_worker import (
     hold_pushed,
     make_batch,
     make_worker,
-    read_memory,
+    read_peak_bytes,
     restart_peak,
 )
 
@@ -207,6 +207,6 @@ def _measure_memory(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> tup
         if step >= MIN_STEPS and time.monotonic() > deadline:
             break
     return_free_memory()
-    peak, resting = read_memory("VmHWM"), read_memory("VmRSS")
+    peak, resting = read_peak_bytes(), read_resident_bytes()
     del pushed
     return peak, resting

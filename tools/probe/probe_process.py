@@ -22,7 +22,7 @@ from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.program import Program
 from ...runtime.worker.worker import Worker
 from .operator_timer import OperatorTimer, choose_clock, make_random_states
-from .timed_worker import agree_on_start, read_memory, restart_peak
+from .timed_worker import agree_on_start, read_peak_bytes, restart_peak
 
 PROBE_ENTRY = "cutset.tools.probe.probe_process:run_probe"
 PROBE_TIMEOUT_S = 120.0
@@ -86,7 +86,7 @@ def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     mailbox, read_busy = Mailbox(channel, timeout_s=PROBE_TIMEOUT_S), _measure_busy(channel)
     restart_peak()
     _time_chain(mailbox, config, FIRST_CHAIN, config.chains[1], read_busy)  # the smallest messages, between both
-    taken = read_memory("VmHWM")
+    taken = read_peak_bytes()
     chains = _time_chains(mailbox, config, progress, read_busy)
     progress.value = "operators"
     groups = _make_timers(config) if config.gallery else []

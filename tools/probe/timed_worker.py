@@ -19,7 +19,7 @@ from ...models.task import Data
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
-from ...runtime.held_memory import return_free_memory
+from ...runtime.held_memory import read_resident_bytes, return_free_memory
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.hosts.versions import read_cores
 from ...runtime.worker.program import Program
@@ -80,7 +80,7 @@ class _CountingMailbox(Mailbox):
 def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Time every step of one machine of a cut model; return a `WorkerRecord` as plain data."""
     config = msgspec.convert(setup, StepSetup)
-    before, mailbox = read_memory("VmRSS"), _CountingMailbox(channel)
+    before, mailbox = read_resident_bytes(), _CountingMailbox(channel)
     worker = make_worker(config, mailbox)
     batch, pushed = make_batch(config), hold_pushed(worker)
     restart_peak()
@@ -94,7 +94,7 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
     sent, left_out = mailbox.bytes_sent - sent, worker.remote.bytes_left_out - left_out
-    record = WorkerRecord(times, sent, left_out, before, read_memory("VmHWM"))
+    record = WorkerRecord(times, sent, left_out, before, read_peak_bytes())
     del pushed
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
@@ -107,13 +107,13 @@ def restart_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def read_memory(field: str) -> int:
-    """Return a field of /proc/self/status in bytes, 0 where it is not there."""
+def read_peak_bytes() -> int:
+    """Return the most memory that this process has held since `restart_peak`, 0 where the system does not say."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def make_worker(config: StepSetup, mailbox: Mailbox) -> Worker:
@@ -137,7 +137,7 @@ def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> di
     from ...runtime.worker.uncut_worker import UncutWorker
 
     config = msgspec.convert(setup, StepSetup)
-    before, task = read_memory("VmRSS"), load_task(config.spec)
+    before, task = read_resident_bytes(), load_task(config.spec)
     worker = UncutWorker(build_model(task, seed=0), task.loss, autocast=config.spec.autocast)
     batch = make_batch(config)
     restart_peak()
@@ -148,7 +148,7 @@ def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> di
         begin, busy = time.monotonic(), time.thread_time()
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
-    record = WorkerRecord(times, 0, 0, before, read_memory("VmHWM"))
+    record = WorkerRecord(times, 0, 0, before, read_peak_bytes())
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
 
