@@ -32,6 +32,7 @@ from ..repeats.graph_segment import CannotRepeat
 from ..repeats.layer_chains import LayerChain, find_chains, hide_skipped_tensors, list_skipped_tensors, skip_layers
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers, tell_of_objects
+from ..repeats.watched_call import watch_modules
 from ..trace.deferred_code import defer_code
 from ..trace.known_conditions import draw_what_matters
 from ..trace.python_state import Attributes, list_held_tensors, read_attributes, read_generators
@@ -111,7 +112,7 @@ def capture(
     with _name_failures(probe, names, leaf_modules):
         refuse_hooks(model, names, training=loss is not None)
         with run_as_traced(probe, autocast), mode:
-            with log:
+            with log, watch_modules():
                 _try_step(probe, example)
             done = log.run
             found = find_chains(done, probe)
@@ -181,7 +182,7 @@ def _keep_chains(
     initial = read_attributes(step.model)
     try:
         with run_as_traced(step, copies.autocast), copies.mode:
-            with log:
+            with log, watch_modules():
                 step(*example)
             if step.criterion is None and readers:  # an output may hold what each layer has left in an object
                 step.wanted = find_read_tensors(log.run.output, readers, targets)
@@ -199,7 +200,7 @@ def _is_steady(step: StepModule, log: CallLog, example: tuple[Any, ...], initial
     """
     first, log.compares, generators = log.run, True, read_generators()
     try:
-        with log:
+        with log, watch_modules():
             step(*example)
     except Exception:  # of the model in its second step: the comparison of steps says so
         return False

@@ -8,6 +8,7 @@ axes, it moves along whole chunks of the inner ones, such as the second third of
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..ir.axes import Axes
 from ..operators.sharding.signature import Composite, FixedRange, Labels, Signature, Sliding
@@ -15,8 +16,7 @@ from ..operators.sharding.signature import Composite, FixedRange, Labels, Signat
 Sequences = Sequence[tuple[int, ...]]  # axes per dimension
 
 
-@dataclass(frozen=True)
-class LabelBinding:
+class LabelBinding(NamedTuple):
     """A label and the axes of a tensor that it stands for, as they were entered (see `Axes.resolve`)."""
 
     label: str | Sliding | FixedRange | None

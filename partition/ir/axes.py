@@ -43,7 +43,9 @@ class Axes:
         out: list[int] = []
         for axis in sequence:
             meaning = self._stands_for[axis]
-            out.extend(self.resolve(meaning) if meaning else (axis,))
+            if meaning:
+                meaning = self._stands_for[axis] = self.resolve(meaning)  # the next time it is one step
+            out.extend(meaning or (axis,))
         return tuple(out)
 
     def sizes(self, sequence: Sequence[int]) -> tuple[int, ...]:
@@ -54,6 +56,9 @@ class Axes:
         """Make two sequences mean the same index range; return False, and change nothing, where sizes do not divide."""
         a, b = self.resolve(a), self.resolve(b)
         if a == b:
+            return True
+        if len(a) == len(b) == 1 and self._axes[a[0]].size == self._axes[b[0]].size:
+            self._unite(a[0], b[0])
             return True
         if not _have_common_refinement(self.sizes(a), self.sizes(b)):
             return False

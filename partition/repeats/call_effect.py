@@ -3,10 +3,10 @@
 It may change the object, and find there what other calls have left, so what it does is only known once it has run. Two
 such calls are alike if they ran the same operators, on what they were given, on what they had made of it, or on the
 very same tensors; if their layers differ in nothing but in their numbers; and if all that they read stayed as it was.
-What code runs within operators is seen of the first few alone.
+What code runs within functions of torch is seen of the first few alone.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .call_signature import CallSignature, LayerCode, freeze_globals, freeze_reads, list_paths, sign_form
 from .frozen_value import CannotFreeze, Freezer
+from .known_result import KnownResult
 from .layer_operator import ResultSpec
 
 ESTABLISHED = 3  # calls that are alike
@@ -49,8 +50,8 @@ class CallEffect:
     """What a call did. touched: paths within the layer and names of the attributes that it read,
     in the order in which it did so first.
 
-    structure, results: of its output. entries: of its operators. like: the same object for calls that are alike.
-    count: of those so far.
+    structure, results: of its output. entries: of its operators. made: what these gave, by their numbers. like: the
+    same object for calls that are alike. count: of those so far.
     """
 
     context: CallContext
@@ -58,6 +59,7 @@ class CallEffect:
     structure: Any
     results: Sequence[ResultSpec]
     entries: Sequence[Any]
+    made: Mapping[int, KnownResult]
     like: object = field(default_factory=object)
     count: int = 1
 
@@ -82,9 +84,10 @@ def read_context(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, mod
 
     code: what such calls are known to read. modes: torch's, see `describe_modes`.
     """
-    freezer = Freezer(list_paths(module))
-    form = sign_form(module, args, kwargs, freezer, modes, objects=True)
-    return CallContext(form, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer))
+    modules = dict(module.named_modules())
+    freezer = Freezer(list_paths(modules))
+    form = sign_form(modules, args, kwargs, freezer, modes, objects=True)
+    return CallContext(form, freeze_reads(modules, code, freezer), freeze_globals(modules, code, freezer))
 
 
 def describe_arguments(args: Any, kwargs: Any, describe: Callable[[Tensor], Hashable]) -> Hashable:
@@ -100,9 +103,10 @@ def describe_arguments(args: Any, kwargs: Any, describe: Callable[[Tensor], Hash
 
 def describe_reads(module: nn.Module, code: LayerCode) -> Hashable:
     """Return what a call reads besides tensors, to be compared with what the layer reads in a later step."""
-    freezer = Freezer(list_paths(module))
+    modules = dict(module.named_modules())
+    freezer = Freezer(list_paths(modules))
     try:
-        return freeze_reads(module, code, freezer), freeze_globals(module, code, freezer)
+        return freeze_reads(modules, code, freezer), freeze_globals(modules, code, freezer)
     except CannotFreeze:
         return object()
 

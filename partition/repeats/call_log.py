@@ -9,19 +9,18 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from ..ir.output_layout import list_tensors
 from ..trace.value_numbers import PLAIN, find_memory, list_written
-from .watched_call import leave_unwatched
+from .call_scope import CallScope
 
 # Makers that are no layers: of what the step holds or gets, of the operands of a call, of what the call itself makes,
 # of what the run before has made, of what nobody knows.
@@ -60,8 +59,7 @@ class LikeCall(LoggedCall):
     ran: bool = False
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a tensor, or a number that is computed of data, comes from.
 
     maker: the layer that made it, "" for the model outside of layers; or one of those above. place: the numbers of the
@@ -73,8 +71,7 @@ class Origin:
     place: Hashable
 
 
-@dataclass(frozen=True)
-class _LoggedTensor:
+class _LoggedTensor(NamedTuple):
     """A tensor in a log. shape: a size that depends on data as text. values: a digest, where it has any.
 
     Strides, and whether it has a gradient, follow from how it was made.
@@ -88,7 +85,7 @@ class _LoggedTensor:
     def stands_for(self, examples: Mapping[str, str]) -> "_LoggedTensor":
         """Return the tensor of which the run without skipped layers has one instead. examples: by skipped layers."""
         maker = self.origin.maker
-        return replace(self, origin=replace(self.origin, maker=examples[maker])) if maker in examples else self
+        return self._replace(origin=self.origin._replace(maker=examples[maker])) if maker in examples else self
 
 
 @dataclass(frozen=True)
@@ -101,27 +98,6 @@ class ForeignRead:
     reader: str
     owner: str
     by_arguments: bool
-
-
-class Scope:
-    """What happens within a call of a layer, or outside of all, where `layer` is "".
-
-    described, line: of the call, see `LoggedCall`. overwrites: whether an operator has written into what was there
-    before, but for buffers of the layer.
-    """
-
-    def __init__(self, layer: str, described: Any = None, line: str = "") -> None:
-        self.layer, self.described, self.line = layer, described, line
-        self.entries: list[Any] = []
-        self.overwrites = False
-        self.operators = 0
-        self.positions: dict[int, int] = {}  # of what the call gets, by id
-        self.foreign: set[int] = set()  # memories that were there before
-
-    def give(self, operands: Sequence[Tensor], buffers: Iterable[Tensor]) -> None:
-        """Number what the call gets. buffers: of the layer, which it may overwrite."""
-        self.positions = {id(tensor): i for i, tensor in enumerate(operands)}
-        self.foreign = set(map(find_memory, operands)) - set(map(find_memory, buffers))
 
 
 class LoggedRun:
@@ -176,7 +152,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin_run(self) -> None:
         """Begin anew. What operators have made before is left over."""
         self.run = LoggedRun()
-        self._scopes = [Scope("")]
+        self._scopes = [CallScope("")]
         self._scopes[0].entries = self.run.entries
         self._left, self._kept_left = set(self._origins), self._kept
         self._origins, self._kept = {}, []
@@ -188,7 +164,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held = list(held.values())
 
     @contextlib.contextmanager
-    def enter(self, scope: Scope) -> Iterator[None]:
+    def enter(self, scope: CallScope) -> Iterator[None]:
         """Note operators in a scope meanwhile."""
         self._scopes.append(scope)
         try:
@@ -224,7 +200,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def note_call(self, call: LoggedCall, output: Any) -> None:
         """Take note of a call, whether it ran or was repeated, and that its layer has made what it gives."""
-        self._scopes[-1].entries.append(call)
+        self._scopes[-1].note_call(call)
         for number, leaf in enumerate(tree_leaves(output)):
             if isinstance(leaf, Tensor):
                 known = self._find_origin(leaf)
@@ -283,21 +259,25 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for symbol in map(str, expression.free_symbols if expression is not None else ()):
             self._symbols.setdefault(symbol, origin)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not have each operator call functions of torch's compiler, which is not there in a run without data."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:  # where it is, which torch asks for each operand of many operators
             return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
-        # An operator of a higher order runs code of the model's.
-        with contextlib.nullcontext() if isinstance(func, HigherOrderOperator) else leave_unwatched():
-            return self._run(func, args, kwargs)
-
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         scope = self._scopes[-1]
-        scope.entries.append((func, torch.is_grad_enabled(), self.describe((args, kwargs))))
-        for tensor in list_written(func, args, kwargs) if scope.layer else ():
-            scope.overwrites |= find_memory(tensor) in scope.foreign
-        scope.operators += 1
-        number, result = scope.operators, func(*args, **kwargs)
+        known = scope.note((func, torch.is_grad_enabled(), torch.get_default_dtype(), self.describe((args, kwargs))))
+        number = scope.operators
+        if known is not None:
+            result = known.make(args)
+        else:
+            for tensor in list_written(func, args, kwargs) if scope.layer else ():
+                scope.overwrites |= find_memory(tensor) in scope.foreign
+            result = func(*args, **kwargs)
+            scope.learn(func, args, kwargs, result)
         for i, leaf in enumerate((result,) if isinstance(result, Tensor) else tree_leaves(result)):
             origin = Origin(scope.layer, (number, i))
             if isinstance(leaf, _SYMBOLIC):

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..trace.value_numbers import fills_memory
 from .graph_segment import CannotRepeat
+from .layer_operator import ResultSpec
 
 
 def locate_output(output: Any, operands: Sequence[Tensor], results: list[Tensor]) -> Any:
@@ -24,6 +27,31 @@ def locate_output(output: Any, operands: Sequence[Tensor], results: list[Tensor]
     if output is None or type(output) in (bool, int, float, str):
         return "plain", output
     raise CannotRepeat(f"it returns a {type(output).__name__}")
+
+
+def describe_results(output: Any, operands: Sequence[Tensor]) -> tuple[Any, list[Tensor], tuple[ResultSpec, ...]]:
+    """Return the nesting of an output, its results and their forms; CannotRepeat where others could not be like it."""
+    results = list[Tensor]()
+    structure = locate_output(output, operands, results)
+    specs = tuple(_describe_result(tensor, operands) for tensor in results)
+    made = {t.untyped_storage()._cdata for t in results}
+    if len(made) < len(results) or not made.isdisjoint(t.untyped_storage()._cdata for t in operands):
+        raise CannotRepeat("results share memory")
+    return structure, results, specs
+
+
+def _describe_result(tensor: Tensor, operands: Sequence[Tensor]) -> ResultSpec:
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise CannotRepeat("a result is not dense, or not on the CPU")
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    if not all(type(size) is int for size in (*shape, *stride)):
+        raise CannotRepeat("a result has a size that depends on data")
+    if not fills_memory(tensor):
+        raise CannotRepeat("a result is a part of a larger tensor")
+    carries = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+    if tensor.requires_grad and (tensor.is_leaf or not carries):
+        raise CannotRepeat("a result asks for a gradient by itself")
+    return ResultSpec(shape, stride, str(tensor.dtype).removeprefix("torch."), tensor.requires_grad)
 
 
 def rebuild_output(structure: Any, operands: Sequence[Any], results: Sequence[Tensor]) -> Any:

@@ -23,6 +23,7 @@ from .frozen_value import CannotFreeze, Freezer, Identity
 from .run_functions import find_functions
 from .watched_call import WatchedCall
 
+Modules = Mapping[str, nn.Module]  # a layer, and those within it by path
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {TRACED_CALL}
 _OF_FAKES = ("fake_mode", "fake_device", "constant", "pytype", "dispatch_keys", "real_tensor", "nonzero_memo")
@@ -88,23 +89,24 @@ def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes:
 
     code: what such calls are known to read. modes: torch's, see `describe_modes`.
     """
-    freezer = Freezer(list_paths(module))
-    form = sign_form(module, args, kwargs, freezer, modes)
-    known = form.decisive, freeze_reads(module, code, freezer), freeze_globals(module, code, freezer)
+    modules = dict(module.named_modules())
+    freezer = Freezer(list_paths(modules))
+    form = sign_form(modules, args, kwargs, freezer, modes)
+    known = form.decisive, freeze_reads(modules, code, freezer), freeze_globals(modules, code, freezer)
     return replace(form, decisive=known)
 
 
 def sign_form(
-    module: nn.Module, args: Any, kwargs: Any, freezer: Freezer, modes: Hashable, *, objects: bool = False
+    modules: Modules, args: Any, kwargs: Any, freezer: Freezer, modes: Hashable, *, objects: bool = False
 ) -> CallSignature:
     """Return the signature of a call but for what it reads by names. objects: let one in the arguments be itself."""
-    operands = _list_states(module)
+    operands = _list_states(modules)
     states = len(operands)
     structure = _describe_arguments((args, kwargs), operands, objects=objects)
     positions = {number: i for i, number in enumerate(operands)}
     decisive = (
         structure.replace_ids(positions) if isinstance(structure, _Leaves) else structure,
-        tuple(_describe_module(path, inner, positions) for path, inner in module.named_modules()),
+        tuple(_describe_module(path, inner, positions) for path, inner in modules.items()),
         _describe_tensors(list(operands.values()), freezer),
         modes,
     )
@@ -113,13 +115,14 @@ def sign_form(
 
 def list_operands(module: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
     """Return the operands of a call as its signature has them."""
-    operands = _list_states(module)
+    operands = _list_states(dict(module.named_modules()))
     _describe_arguments((args, kwargs), operands, objects=True)
     return list(operands.values())
 
 
-def _list_states(module: nn.Module) -> dict[int, Tensor]:
-    return {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+def _list_states(modules: Modules) -> dict[int, Tensor]:
+    tables = [inner._parameters for inner in modules.values()] + [inner._buffers for inner in modules.values()]
+    return {id(tensor): tensor for table in tables for tensor in table.values() if tensor is not None}
 
 
 def list_argument_tensors(args: Any, kwargs: Any) -> list[Tensor]:
@@ -129,9 +132,9 @@ def list_argument_tensors(args: Any, kwargs: Any) -> list[Tensor]:
     return list(operands.values())
 
 
-def list_paths(module: nn.Module) -> dict[int, str]:
+def list_paths(modules: Modules) -> dict[int, str]:
     """Return the paths of the modules of a layer by id."""
-    return {id(inner): path for path, inner in module.named_modules()}
+    return {id(inner): path for path, inner in modules.items()}
 
 
 class ChangingArgument(CannotFreeze):
@@ -251,12 +254,11 @@ def describe_modes() -> Hashable:
     )
 
 
-def freeze_reads(module: nn.Module, code: LayerCode, freezer: Freezer) -> tuple[tuple[Hashable, str, Hashable], ...]:
+def freeze_reads(modules: Modules, code: LayerCode, freezer: Freezer) -> tuple[tuple[Hashable, str, Hashable], ...]:
     """Freeze the attributes that calls read, as far as they are no parameters, buffers and submodules.
 
     Each is a path within the layer, or the id of another module, with name and value.
     """
-    modules = dict(module.named_modules())
     inside = [(path, name, modules[path]) for path, name in sorted(code.inside) if path in modules]
     outside = [(id(other), name, other) for (_, name), other in code.outside.items()]
     return tuple(
@@ -277,16 +279,16 @@ def _freeze_attribute(owner: nn.Module, name: str, freezer: Freezer) -> Hashable
     return freezer.freeze(found)
 
 
-def freeze_globals(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
+def freeze_globals(modules: Modules, code: LayerCode, freezer: Freezer) -> Hashable:
     """Freeze the values that the functions of a layer may reach by names, besides their own and their arguments."""
     names = code.list_names()
     spaces, met = [(space, one.co_names) for one, space in code.code.items()], dict[int, int]()
     found = [_freeze_named(space[name], names, freezer, met) for space, own in spaces for name in own if name in space]
-    for function in code.list_functions(module):
+    for function in code.list_functions(modules[""]):
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         held = (*cells, function.__defaults__, function.__kwdefaults__, vars(function))
         found += [freezer.freeze(value) for value in held]
-    classes = dict.fromkeys(kind for inner in module.modules() for kind in type(inner).__mro__)
+    classes = dict.fromkeys(kind for inner in modules.values() for kind in type(inner).__mro__)
     found += [_freeze_named(kind, names, freezer, met) for kind in classes]
     return tuple(found)
 

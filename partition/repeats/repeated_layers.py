@@ -21,8 +21,9 @@ from ..operators.leaf_module import TRACED_CALL
 from ..trace.user_frames import find_code_line
 from ..trace.value_numbers import ValueNumbers, find_value_numbers
 from .call_effect import CallContext, CallEffect, describe_arguments, describe_reads, read_context
-from .call_log import CallLog, LikeCall, LoggedCall, Scope
-from .call_output import locate_output, rebuild_output
+from .call_log import CallLog, LikeCall, LoggedCall
+from .call_output import describe_results, rebuild_output
+from .call_scope import CallScope
 from .call_signature import (
     CallSignature,
     ChangingArgument,
@@ -34,7 +35,7 @@ from .call_signature import (
 )
 from .frozen_value import CannotFreeze
 from .graph_segment import CannotRepeat, GraphSegment
-from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
+from .layer_operator import LayerForm, enter_results, enter_write
 from .seen_tensors import SeenTensors
 from .watched_call import WatchedCall
 
@@ -143,14 +144,14 @@ class _LayerCall:
             with torch._C.DisableTorchFunction():
                 log.run.found.append(describe_arguments(args, kwargs, log.describe))
                 log.run.found.append(describe_reads(self._module, group.code))
-        scope = Scope(self._name, log.describe((args, kwargs), self._name), find_code_line().line)
+        scope = CallScope(self._name, log.describe((args, kwargs), self._name), find_code_line().line)
         with log.enter(scope):
             run = self._run_again if log.compares else self._run_logged if group.is_hopeless else self._answer
             like, output = run(args, kwargs, scope)
         log.note_call(like or LoggedCall(scope.layer, scope.described, scope.line, scope.entries), output)
         return output
 
-    def _answer(self, args: Any, kwargs: Any, scope: Scope | None) -> tuple[LikeCall | None, Any]:
+    def _answer(self, args: Any, kwargs: Any, scope: CallScope | None) -> tuple[LikeCall | None, Any]:
         """Return the call, if it is logged and like another, and what it gives. scope: of what it does, if logged."""
         group = self._group
         try:
@@ -173,7 +174,7 @@ class _LayerCall:
             return None, output
         return _make_like(scope, known.inside, known, signature, known.output, results), output
 
-    def _run_logged(self, args: Any, kwargs: Any, scope: Scope) -> tuple[LikeCall | None, Any]:
+    def _run_logged(self, args: Any, kwargs: Any, scope: CallScope) -> tuple[LikeCall | None, Any]:
         """Run the layer, and find out whether the one before did the same. Return what `_answer` does."""
         group, modes, last = self._group, describe_modes(), self._effects.pop(self._number, None)
 
@@ -186,25 +187,28 @@ class _LayerCall:
         except CannotFreeze:
             return None, self._watch(args, kwargs, None, scope)
         scope.give(context.form.operands, self._module.buffers())
-        with WatchedCall(follows_operators=last is None or not last.is_established) as watched:
+        is_next = last is not None and last.is_established and last.context.precedes(context)
+        if last is not None and is_next:
+            scope.expect(last.entries, last.made)
+        with WatchedCall(follows_operators=not is_next) as watched:
             output = self._call(args, kwargs)
-        paths = list_paths(self._module)
+        paths = list_paths(dict(self._module.named_modules()))
         known = group.code.learn(watched, paths)
         try:
             is_steady = known and not watched.is_opaque and not scope.overwrites and modes == describe_modes()
             if not is_steady or not context.is_unchanged(read()):
                 return None, output
             with torch._C.DisableTorchFunction():
-                structure, results, specs = _describe_output(output, context.form.operands)
+                structure, results, specs = describe_results(output, context.form.operands)
         except (CannotFreeze, CannotRepeat):
             return None, output
         touched = [(paths[number], name) for number, name in watched.reads if number in paths]
-        effect = CallEffect(context, touched, structure, specs, scope.entries).follow(last)
+        effect = CallEffect(context, touched, structure, specs, scope.entries, scope.results).follow(last)
         self._effects[self._number] = effect
         call = _make_like(scope, scope.entries, effect.like, context.form, structure, results)
         return replace(call, ran=True), output
 
-    def _run_again(self, args: Any, kwargs: Any, scope: Scope) -> tuple[LikeCall | None, Any]:
+    def _run_again(self, args: Any, kwargs: Any, scope: CallScope) -> tuple[LikeCall | None, Any]:
         """Run the layer in a run that is compared with an earlier one."""
         with torch._C.DisableTorchFunction():
             operands = list_operands(self._module, args, kwargs)
@@ -219,13 +223,13 @@ class _LayerCall:
         with torch._C.DisableTorchFunction():  # which would see each look at a tensor
             return sign_call(self._module, args, kwargs, self._group.code, modes)
 
-    def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None, scope: Scope | None) -> Any:
+    def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None, scope: CallScope | None) -> Any:
         """Run the layer, learn what it reads, and record the call where others may repeat it."""
         watched, group = WatchedCall(), self._group
         if signature is None:
             with watched:
                 output = self._call(args, kwargs)
-            group.code.learn(watched, list_paths(self._module))
+            group.code.learn(watched, list_paths(dict(self._module.named_modules())))
             return output
         proxies = get_proxy_mode()
         try:
@@ -240,7 +244,7 @@ class _LayerCall:
         finally:
             if segment is not None:
                 segment.stop()
-        known = group.code.learn(watched, list_paths(self._module))
+        known = group.code.learn(watched, list_paths(dict(self._module.named_modules())))
         try:
             if not known or watched.is_opaque or not self._sign(args, kwargs).is_same(signature):
                 raise CannotRepeat("it reads what was not known, or changes what it reads")
@@ -256,7 +260,12 @@ class _LayerCall:
 
 
 def _make_like(
-    scope: Scope, inside: Sequence[Any], like: object, form: CallSignature, structure: Any, results: Sequence[Tensor]
+    scope: CallScope,
+    inside: Sequence[Any],
+    like: object,
+    form: CallSignature,
+    structure: Any,
+    results: Sequence[Tensor],
 ) -> LikeCall:
     given = form.operands[form.states :]
     return LikeCall(scope.layer, scope.described, scope.line, inside, like, given, structure, results, form.states)
@@ -265,7 +274,7 @@ def _make_like(
 def _record(output: Any, signature: CallSignature, segment: GraphSegment | None, seen: SeenTensors | None) -> _Recorded:
     """Return a call as it is to be repeated; raise CannotRepeat where it cannot."""
     operands = signature.operands
-    structure, results, specs = _describe_output(output, operands)
+    structure, results, specs = describe_results(output, operands)
     numbers = find_value_numbers()
     if segment is not None:
         segment.finish(results)
@@ -278,32 +287,6 @@ def _record(output: Any, signature: CallSignature, segment: GraphSegment | None,
     if any(position >= signature.states or isinstance(operands[position], nn.Parameter) for position in written):
         raise CannotRepeat("it overwrites an argument")
     return _Recorded(LayerForm(specs, computation), draws, written, structure, segment)
-
-
-def _describe_output(output: Any, operands: Sequence[Tensor]) -> tuple[Any, list[Tensor], tuple[ResultSpec, ...]]:
-    """Return the nesting of an output, its results and their forms; CannotRepeat where others could not be like it."""
-    results = list[Tensor]()
-    structure = locate_output(output, operands, results)
-    specs = tuple(_describe_result(tensor, operands) for tensor in results)
-    made = {t.untyped_storage()._cdata for t in results}
-    if len(made) < len(results) or not made.isdisjoint(t.untyped_storage()._cdata for t in operands):
-        raise CannotRepeat("results share memory")
-    return structure, results, specs
-
-
-def _describe_result(tensor: Tensor, operands: Sequence[Tensor]) -> ResultSpec:
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-        raise CannotRepeat("a result is not dense, or not on the CPU")
-    shape, stride = tuple(tensor.shape), tensor.stride()
-    if not all(type(size) is int for size in (*shape, *stride)):
-        raise CannotRepeat("a result has a size that depends on data")
-    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if tensor.numel() else -1
-    if tensor.storage_offset() or tensor.untyped_storage().nbytes() != (last + 1) * tensor.element_size():
-        raise CannotRepeat("a result is a part of a larger tensor")
-    carries = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
-    if tensor.requires_grad and (tensor.is_leaf or not carries):
-        raise CannotRepeat("a result asks for a gradient by itself")
-    return ResultSpec(shape, stride, str(tensor.dtype).removeprefix("torch."), tensor.requires_grad)
 
 
 def _describe_computation(numbers: ValueNumbers | None, results: Sequence[Tensor], written: Sequence[Tensor]) -> str:

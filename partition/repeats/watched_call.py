@@ -2,12 +2,15 @@
 
 import contextlib
 import dis
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from torch import nn
+from torch._ops import HigherOrderOperator
+from torch.overrides import TorchFunctionMode
 
 from ..trace.user_frames import is_users_file
 
@@ -27,7 +30,7 @@ class WatchedCall:
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
     attribute of a module was written, a global name was bound, code of the model imported or reached by text, or an
     autograd function called that is not a custom operator's. follows_operators: whether it is to see the code within
-    operators, too, by which a call takes twice as long; see `leave_unwatched`.
+    operators, too, by which a call takes twice as long.
     """
 
     def __init__(self, *, follows_operators: bool = True) -> None:
@@ -37,11 +40,13 @@ class WatchedCall:
         self.is_opaque = False
         self._seen: dict[int, CodeType] = {}  # by id, as it takes long to compare code
         self._tracer: Any = None
+        self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> "WatchedCall":
-        if not _active:
-            _patch_modules()
+        self._entered.enter_context(watch_modules())
         _active.append(self)
+        if not any(call.follows_operators for call in _active):
+            self._entered.enter_context(_UNWATCHED)
         self._tracer = sys.gettrace()
         sys.settrace(self._note_code)
         return self
@@ -49,8 +54,7 @@ class WatchedCall:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sys.settrace(self._tracer)
         _active.remove(self)
-        if not _active:
-            _restore_modules()
+        self._entered.close()
 
     def _note_code(self, frame: FrameType, event: str, argument: object) -> None:
         if isinstance(getattr(self._tracer, "__self__", None), WatchedCall):
@@ -69,47 +73,69 @@ class WatchedCall:
             self.is_opaque |= reaches or _binds_outer_names(code)
 
 
-@contextlib.contextmanager
-def leave_unwatched() -> Iterator[None]:
-    """Do not see the code of an operator, where none of the calls that are watched is to follow it."""
-    if not _active or any(call.follows_operators for call in _active):
-        yield
-        return
-    tracer = sys.gettrace()
-    sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(tracer)
+class _UnwatchedFunctions(TorchFunctionMode):
+    """While it is active, the code of torch's functions is not seen, which is most of all that runs."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _runs_users_code(func):
+            return func(*args, **kwargs)
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            sys.settrace(tracer)
 
 
+def _runs_users_code(func: Any) -> bool:
+    code = getattr(getattr(func, "__wrapped__", func), "__code__", None)
+    return isinstance(func, HigherOrderOperator) or (code is not None and is_users_file(code.co_filename))
+
+
+_UNWATCHED = _UnwatchedFunctions()  # one for all, as calls that get other modes count as unlike
 _active: list[WatchedCall] = []  # a layer may call another one that it does not hold
 _unwatched: dict[str, Any] = {}  # the methods of modules that are exchanged meanwhile
 
 
-def _patch_modules() -> None:
-    """Have all watched calls note what attributes of modules are read, and that one is written."""
+@contextlib.contextmanager
+def watch_modules() -> Iterator[None]:
+    """Have calls that are watched meanwhile note what attributes of modules are read, and that one is written.
 
+    Worth while around many calls: with each exchange of methods Python forgets what it knows of all classes of modules,
+    of which a library of models has thousands.
+    """
+    if _unwatched:
+        yield
+        return
     _unwatched["write"], _unwatched["delete"] = nn.Module.__setattr__, nn.Module.__delattr__
+    nn.Module.__getattribute__ = _read_attribute  # type: ignore[method-assign, assignment]
+    nn.Module.__setattr__ = _write_attribute  # type: ignore[method-assign, assignment]
+    nn.Module.__delattr__ = _delete_attribute  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del nn.Module.__getattribute__
+        nn.Module.__setattr__ = _unwatched.pop("write")  # type: ignore[method-assign]
+        nn.Module.__delattr__ = _unwatched.pop("delete")  # type: ignore[method-assign]
 
-    def read(module: nn.Module, name: str) -> Any:
-        for call in _active:
-            call.reads[id(module), name] = module
-        if name == "__dict__" and is_users_file(sys._getframe(1).f_code.co_filename):
-            _note_change()
-        return object.__getattribute__(module, name)
 
-    def write(module: nn.Module, name: str, value: Any) -> None:
+def _read_attribute(module: nn.Module, name: str) -> Any:
+    for call in _active:
+        call.reads[id(module), name] = module
+    if name == "__dict__" and is_users_file(sys._getframe(1).f_code.co_filename):
         _note_change()
-        _unwatched["write"](module, name, value)
+    return object.__getattribute__(module, name)
 
-    def delete(module: nn.Module, name: str) -> None:
-        _note_change()
-        _unwatched["delete"](module, name)
 
-    nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
-    nn.Module.__setattr__ = write  # type: ignore[method-assign, assignment]
-    nn.Module.__delattr__ = delete  # type: ignore[method-assign]
+def _write_attribute(module: nn.Module, name: str, value: Any) -> None:
+    _note_change()
+    _unwatched["write"](module, name, value)
+
+
+def _delete_attribute(module: nn.Module, name: str) -> None:
+    _note_change()
+    _unwatched["delete"](module, name)
 
 
 def _note_change() -> None:
@@ -117,12 +143,7 @@ def _note_change() -> None:
         call.is_opaque = True
 
 
-def _restore_modules() -> None:
-    del nn.Module.__getattribute__
-    nn.Module.__setattr__ = _unwatched["write"]  # type: ignore[method-assign]
-    nn.Module.__delattr__ = _unwatched["delete"]  # type: ignore[method-assign]
-
-
+@functools.lru_cache(maxsize=4096)  # each call of a layer runs the same code
 def _binds_outer_names(code: CodeType) -> bool:
     """Whether a function binds names that are not its own, or imports code of the model's."""
     outer = set(code.co_freevars)

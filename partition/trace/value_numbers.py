@@ -144,6 +144,13 @@ def find_memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata) if has_memory else id(tensor)
 
 
+def fills_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is all that is in its memory, but for gaps between its elements."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    taken = (last + 1) * tensor.element_size() if tensor.numel() else 0
+    return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == taken
+
+
 def _describe(leaf: Any) -> Any:
     return leaf if isinstance(leaf, PLAIN) else type(leaf).__name__
 

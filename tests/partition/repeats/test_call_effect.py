@@ -120,6 +120,14 @@ def add_signed_zero(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
     return x + (-0.0 if layer.index == 5 else 0.0)
 
 
+def add_of_other_dtype(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if layer.index == 5 else before)
+    half = (x > 0).int() + 0.5
+    torch.set_default_dtype(before)
+    return x + half.sum()
+
+
 class TwoWays(Handed):
     """Has two modules that do the same."""
 
@@ -195,6 +203,7 @@ UNLIKE = {
     "a zero with another sign": lambda: Stack(add_signed_zero),
     "another module of the same kind": lambda: make_two_ways(use_one_of_two),
     "modules in another order": lambda: make_two_ways(use_two_in_turn),
+    "numbers of another dtype": lambda: Stack(add_of_other_dtype),
     "one without gradients": lambda: Stack(drop_gradients_of_one),
     "a frozen one": make_frozen_one,
     "a hooked one": make_hooked_one,
