@@ -66,10 +66,13 @@ def find_tensors(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of an operator's tensors by argument, "tensors[1]" inside a list."""
     tensors: dict[str, str] = {}
     for name, value in arguments.items():
-        items = enumerate(value) if isinstance(value, list) else [(None, value)]
-        for index, item in items:
-            if isinstance(item, dict) and "tensor" in item:
-                tensors[name if index is None else f"{name}[{index}]"] = item["tensor"]
+        if isinstance(value, dict):
+            if "tensor" in value:
+                tensors[name] = value["tensor"]
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, dict) and "tensor" in item:
+                    tensors[f"{name}[{index}]"] = item["tensor"]
     return tensors
 
 

@@ -38,7 +38,10 @@ class Axes:
 
     def resolve(self, sequence: Sequence[int]) -> tuple[int, ...]:
         """Return the sequence in axes that stand for themselves."""
-        if not any(self._stands_for[axis] for axis in sequence):
+        for axis in sequence:
+            if self._stands_for[axis]:
+                break
+        else:  # as nearly always
             return tuple(sequence)
         out: list[int] = []
         for axis in sequence:
