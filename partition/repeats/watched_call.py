@@ -45,7 +45,7 @@ class WatchedCall:
     def __enter__(self) -> "WatchedCall":
         self._entered.enter_context(watch_modules())
         _active.append(self)
-        if not any(call.follows_operators for call in _active):
+        if not self.follows_operators:
             self._entered.enter_context(_UNWATCHED)
         self._tracer = sys.gettrace()
         sys.settrace(self._note_code)
@@ -74,11 +74,11 @@ class WatchedCall:
 
 
 class _UnwatchedFunctions(TorchFunctionMode):
-    """While it is active, the code of torch's functions is not seen, which is most of all that runs."""
+    """While it is active, the code of torch's functions is not seen, unless a watched call follows operators."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _runs_users_code(func):
+        if _runs_users_code(func) or any(call.follows_operators for call in _active):
             return func(*args, **kwargs)
         tracer = sys.gettrace()
         sys.settrace(None)
