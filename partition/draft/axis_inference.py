@@ -121,6 +121,8 @@ def _number_axes(
     ops = [op for op, _, _ in inferred]
     used = {name for op in ops for name in (*op.outputs, *find_tensors(op.arguments).values())}
     used |= {random_tensor_name(op.name) for op in ops} | set(draft.results)
+    inputs = {t.name for t in draft.tensors.values() if t.kind == "input"}
+    used |= inputs if used.isdisjoint(inputs) else set()  # nothing else says how many samples a batch has
     kept = [t for t in draft.tensors.values() if t.name in used or t.kind in ("parameter", "frozen", "buffer")]
     roots = sorted({axis for t in kept for dim in dims[t.name] for axis in axes.resolve(dim)})
     sizes = [axes[axis].size for axis in roots]

@@ -44,7 +44,12 @@ def list_trials(entry: Entry) -> Iterator[Trial]:
     """Yield the ways in which a model may run: sizes, and for each the inputs that its class may take."""
     found = _table(entry.task)[entry.name]
     kind = getattr(importlib.import_module("transformers"), found if isinstance(found, str) else found[0])
-    for says, make in _configurations(kind):
+    try:
+        configurations = list(_configurations(kind))
+    except ImportError as error:  # of what stands for a class that needs a package which is not there
+        yield Trial(kind.__name__, _raise(error), dict)
+        return
+    for says, make in configurations:
         try:
             configuration = make()
         except Exception as error:

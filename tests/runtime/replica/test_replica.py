@@ -5,7 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -127,16 +127,25 @@ def test_predictions_come_batch_by_batch_in_order(count: int) -> None:
         torch.testing.assert_close(torch.cat(found), model.eval()(*data.inputs), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["time first", "compared"])
-def test_a_small_batch_is_not_filled_up_where_that_would_change_what_is_predicted(first: bool) -> None:
+@pytest.mark.parametrize(
+    "finish",
+    [
+        lambda layer, x: layer(x).T,
+        lambda layer, x: layer(x) - layer(x).mean(0),
+        lambda layer, x: layer.weight.expand(len(x), 6, 6) * 2,
+    ],
+    ids=["time first", "compared", "of no input"],
+)
+def test_a_small_batch_is_not_filled_up_where_that_would_change_what_is_predicted(
+    finish: Callable[[nn.Linear, Tensor], Tensor],
+) -> None:
     class Body(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(6, 6)
 
         def forward(self, x: Tensor) -> Tensor:
-            hidden = self.layer(x)
-            return hidden.T if first else hidden - hidden.mean(0)
+            return finish(self.layer, x)
 
     model, x = Body().eval(), torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
     graph = capture(model, None, [x])[0]
