@@ -22,7 +22,7 @@ _NAMESPACES = ("aten", "prims")  # of operators that run no code of the model's
 
 @dataclass(frozen=True)
 class _KnownTensor:
-    """A tensor that an operator gives. stride, offset: in elements. viewed: the operand whose memory it shows."""
+    """A tensor that an operator gives. stride, offset: in elements. viewed: position of the operand that it views."""
 
     shape: torch.Size
     stride: tuple[int, ...]

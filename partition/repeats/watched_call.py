@@ -30,7 +30,7 @@ class WatchedCall:
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
     attribute of a module was written, a global name was bound, code of the model imported or reached by text, or an
     autograd function called that is not a custom operator's. follows_operators: whether it is to see the code within
-    operators, too, by which a call takes twice as long.
+    functions of torch, too, by which a call takes twice as long.
     """
 
     def __init__(self, *, follows_operators: bool = True) -> None:
