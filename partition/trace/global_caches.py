@@ -26,7 +26,7 @@ def keep_global_caches(code: Iterable[Any]) -> Iterator[None]:
     packages, and those in the same folders.
     """
     spaces = _find_namespaces(code)
-    before = [{name: _copy(value) for name, value in space.items()} for space in map(vars, spaces)]
+    before = [{name: _copy(value) for name, value in _list_globals(space)} for space in spaces]
     try:
         yield
     finally:
@@ -64,6 +64,11 @@ def _find_users_folder(file: str) -> str | None:
     return os.path.dirname(file) if is_users_file(file) else None
 
 
+def _list_globals(space: Any) -> list[tuple[str, Any]]:
+    """Return what a module or class holds; not what it has of Python's own, which every module has."""
+    return [item for item in list(vars(space).items()) if item[0] != "__builtins__"]  # other threads may add some
+
+
 def _copy(value: Any) -> Any:
     """Return a copy of a container, how often a cached function was computed, and anything else as it is."""
     if isinstance(value, functools._lru_cache_wrapper):
@@ -72,7 +77,7 @@ def _copy(value: Any) -> Any:
 
 
 def _restore(space: Any, before: Mapping[str, Any]) -> None:
-    for name, value in list(vars(space).items()):
+    for name, value in _list_globals(space):
         if isinstance(value, functools._lru_cache_wrapper):
             # Left alone where nothing was added: what a user's program has computed before may have taken it long.
             if value.cache_info().misses != before.get(name):
@@ -96,7 +101,7 @@ def _holds_fake(value: Any) -> bool:
 def _has_fake_within(value: Any) -> bool:
     kind = type(value)
     if kind is dict or kind is list or kind is tuple:  # most are, and large tables of plain values are looked through
-        return any(map(_has_fake_within, value.values() if kind is dict else value))
+        return any(map(_has_fake_within, list(value.values() if kind is dict else value)))
     if kind in SUPPORTED_NODES or isinstance(value, tuple):  # as torch knows them: namedtuples, say
         return any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value))
     return isinstance(value, FakeTensor)

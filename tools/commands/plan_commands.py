@@ -101,17 +101,19 @@ class _Planning:
 
 def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
     """Plan a task, and again for each change that is asked for."""
+    from ...partition.ir.garbage import leave_garbage
     from ...partition.mincut.kahypar import load_kahypar
 
-    load_kahypar()  # while torch is not there
-    from ...ps.methods.registry import parse_method
-    from ..probe.confidence import describe_confidence
-    from ..probe.first_probe import find_machines
-    from ..task.capture_task import capture_task
-    from ..task.load_task import load_task
-    from ..task.plan_task import micro_batch_spec, plan_task
-    from ..whole_run.plan_task_run import name_pins, plan_task_run
-    from ..whole_run.what_if import list_changes, try_changes
+    with leave_garbage():  # imports make none
+        load_kahypar()  # while torch is not there
+        from ...ps.methods.registry import parse_method
+        from ..probe.confidence import describe_confidence
+        from ..probe.first_probe import find_machines
+        from ..task.capture_task import capture_task
+        from ..task.load_task import load_task
+        from ..task.plan_task import micro_batch_spec, plan_task
+        from ..whole_run.plan_task_run import name_pins, plan_task_run
+        from ..whole_run.what_if import list_changes, try_changes
 
     spec, request, text = read_task_spec(task, options), read_plan_request(options), options["method"]
     method = None if text is None else parse_method(text)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from zoo import Case, real
 
 from cutset.models.task import Data
 from cutset.partition.dataflow.cut import one_machine_cut
+from cutset.partition.trace import global_caches
 from cutset.partition.trace.global_caches import keep_global_caches
 
 TABLES: dict[int, Tensor] = {}
@@ -103,3 +105,19 @@ def test_what_a_program_had_computed_before_stays() -> None:
         compute_table(7)
     assert compute_slowly.cache_info().currsize == 1
     assert compute_table.cache_info().currsize == 0
+
+
+def test_another_thread_may_add_to_globals_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    space, added = globals(), list[str]()
+
+    def copy_late(value: Any) -> Any:
+        added.append(f"added_{len(added)}")  # as another thread would, while globals are looked at
+        space[added[-1]] = {}
+        return copy(value)
+
+    copy = global_caches._copy
+    monkeypatch.setattr(global_caches, "_copy", copy_late)
+    with keep_global_caches([Net(by_dictionary)]), FakeTensorMode():
+        TABLES[9] = torch.zeros(9)
+    assert 9 not in TABLES
+    assert {str(space.pop(name)) for name in added} == {"{}"}
