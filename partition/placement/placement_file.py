@@ -121,6 +121,13 @@ class Prediction(msgspec.Struct, frozen=True):
     timeline: list[TimelineSpan]
 
 
+class MeasuredSteps(msgspec.Struct, frozen=True):
+    """The seconds of a step as measured on the machine that was planned for: of the cut, and of one process."""
+
+    step_s: float
+    one_machine_s: float
+
+
 class CandidateScore(msgspec.Struct, frozen=True):
     """One candidate plan. fits: no machine needs more memory than it has. min_load: the work of the
     least loaded machine, as a fraction of its even share; a plan with a nearly idle machine is chosen only if all have.
@@ -159,7 +166,7 @@ class Placement(msgspec.Struct, frozen=True):
     the model and its loss, "" where it does not. frozen: names of parameters that the run does not train, though the
     model would. unrolled: the time steps of recurrent operators are operators of their own. wave: as in `Cut`.
     lengths: to which training samples are padded, where it was planned for the longest of them and holds for all, in
-    proportion; none where the task gives an example of its own.
+    proportion; none where the task gives an example of its own. measured: where predictions were too close to tell.
     """
 
     format: int
@@ -184,6 +191,7 @@ class Placement(msgspec.Struct, frozen=True):
     unrolled: bool = False
     wave: int = 0
     lengths: list[int] = []
+    measured: MeasuredSteps | None = None
 
     @property
     def samples(self) -> int:

@@ -9,7 +9,9 @@ from ..mincut.cut_axes import spatial_axes, unit_axes
 from ..planner.forms import FormChoice
 from ..planner.plan import PlanningResult, ScoredPlan
 from ..planner.whole_operators import list_independent
+from .placement_file import MeasuredSteps
 
+SAME = 0.03  # of a measured step: a smaller difference is none
 BATCH, UNITS, SUMS = "the batch", "hidden units", "reduction dimensions"
 IMAGE, OTHER = "the image", "other axes"
 _FIELD_TERMS = {
@@ -56,6 +58,15 @@ def _describe_winner(result: PlanningResult) -> str:
     slower = f"{machines} machines {format_time(seconds)} ({seconds / single:.1f}x slower)"
     over = "" if fewer is None else f" over {machines} machines"
     return f"Not worth distributing{over}: 1 machine{alone} {format_time(single)}/step, {slower}; {details}"
+
+
+def describe_measured(machines: int, measured: MeasuredSteps) -> str:
+    """Whether distributing pays where both were measured."""
+    seconds, single = measured.step_s, measured.one_machine_s
+    times = f"{machines} machines {format_time(seconds)}/step, 1 machine with all the cores {format_time(single)}"
+    if abs(seconds / single - 1) < SAME:
+        return f"As good as one machine, as measured: {times}."
+    return f"{'Worth' if seconds < single else 'Not worth'} distributing, as measured: {times}."
 
 
 def describe_forms(choice: FormChoice) -> str:

@@ -17,7 +17,7 @@ from ...partition.cluster.cost_model import CostModel
 from ...partition.cluster.machines import Cluster, Machine
 from ...runtime.worker.program import Program, Segment
 from ...runtime.worker.trace import Span
-from ..probe.class_names import CLASS_NAMES
+from ..measured.class_names import CLASS_NAMES
 from ..units import format_percent
 from .measured_step import WAYS, WEIGHTS
 from .recorded_steps import RecordedSpans, find_whole_steps, match_transfers, pair_waits

@@ -109,6 +109,7 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
         from ...ps.methods.registry import parse_method
         from ..probe.confidence import describe_confidence
         from ..probe.first_probe import find_machines
+        from ..probe.measured_verdict import measure_close
         from ..task.capture_task import capture_task
         from ..task.load_task import load_task
         from ..task.plan_task import micro_batch_spec, plan_task
@@ -144,6 +145,8 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
             return planned.placement.samples / planned.placement.predicted.step_s
 
         run, replica = plan_for(cluster)
+        if run is None:
+            replica = measure_close(replica, capture, micro_spec, request, tell)
         now = run.run.chosen.samples_per_s if run else replica.placement.samples / replica.placement.predicted.step_s
         confidence = describe_confidence(replica, cluster, request)
         return _Planning(replica, run, tuple(try_changes(changes, measure, now)), confidence)

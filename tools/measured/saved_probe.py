@@ -47,8 +47,9 @@ class SavedProbe(msgspec.Struct, frozen=True):
     cluster: a cluster file of one such machine and the loopback between two processes. contention: as in `SharedCores`.
     busy: other processes that ran while it was measured; seconds: that this took. ratios: of operators by signature;
     memory: of processes, by the digest of the graph of their task; contentions: of tasks, by
-    `name_contention`; speedups: of tasks, how many times as fast one process computes that has all the cores. learned:
-    of classes of operators, from runs. learned_link: how many times as long messages took in runs as measured.
+    `name_contention`; speedups: of tasks, how many times as fast one process computes that has all the cores.
+    steps: the seconds of cuts, and of one process beside each. learned: of classes of operators, from runs.
+    learned_link: how many times as long messages took in runs as measured.
     """
 
     format: int
@@ -61,6 +62,7 @@ class SavedProbe(msgspec.Struct, frozen=True):
     memory: dict[str, ProcessMemory] = {}
     contentions: dict[str, float] = {}
     speedups: dict[str, float] = {}
+    steps: dict[str, tuple[float, float]] = {}
     learned: dict[str, Ratio] = {}
     learned_link: float = 1.0
 
@@ -161,8 +163,9 @@ def read_saved_probe(key: MachineKey) -> tuple[SavedProbe | None, str]:
     ratios = [*saved.ratios.values(), *saved.learned.values(), (saved.learned_link, saved.contention)]
     ratios += [(ratio, ratio) for kept in (saved.contentions, saved.speedups) for ratio in kept.values()]
     ratios += [(memory.ratio, memory.ratio) for memory in saved.memory.values()]
+    are_times = all(seconds > 0 for pair in saved.steps.values() for seconds in pair)
     are_bytes = all(memory.process_bytes >= 0 for memory in saved.memory.values())
-    if not are_bytes or not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
+    if not are_times or not are_bytes or not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
         return None, f"{path} is left out: it has numbers that cannot be"
     return saved, ""
 
@@ -177,7 +180,7 @@ def save_probe(saved: SavedProbe) -> str:
     path = find_file(saved.key)
     if path is None:
         return "what was measured cannot be kept: this user has no home folder"
-    measured = {name: getattr(saved, name) for name in ("ratios", "memory", "contentions", "speedups")}
+    measured = {name: getattr(saved, name) for name in ("ratios", "memory", "contentions", "speedups", "steps")}
     newest = {name: dict(list(kept.items())[-MAX_SAVED:]) for name, kept in measured.items()}
     kept = msgspec.structs.replace(saved, **newest)
     try:

@@ -12,10 +12,10 @@ from ...partition.cluster.machines import Cluster, Machine, SharedCores
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.dataflow.simulator import simulate
 from ...partition.operators.sharding.cost_class import ELEMENTWISE, VIEW
+from ..measured.class_names import CLASS_NAMES
 from ..task.plan_request import DESKTOP, HERE, PlanRequest
 from ..task.plan_task import PlannedTask, load_cut
 from ..units import format_percent
-from .class_names import CLASS_NAMES
 
 WORSE = 1.25
 MIN_PART, MAX_NAMED = 0.1, 3  # of the step: what it hangs on less is not named

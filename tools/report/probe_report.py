@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...partition.operators.sharding.cost_class import RANDOM
-from ..probe.class_names import CLASS_NAMES
+from ..measured.class_names import CLASS_NAMES
 from ..probe.fit_constants import ChainSample, OperatorSample
 from ..probe.measure_machine import ProbeResult
 from ..units import format_bytes, format_count, format_seconds

@@ -30,6 +30,7 @@ from ....runtime.worker.program import programs
 from ...probe.first_probe import find_machines
 from ...probe.fit_constants import fit_line
 from ...probe.measure_step import ProcessPlacement, StepTimes, measure_programs
+from ...probe.measured_verdict import measure_close
 from ...task.capture_task import CapturedTask, capture_task
 from ...task.load_task import TaskSpec, load_task
 from ...task.plan_request import HERE, PlanRequest
@@ -146,7 +147,8 @@ class PlannedPair:
     @property
     def says_fewer(self) -> bool:
         """Whether the plan says that one machine is as good as these."""
-        return self.placement.predicted.one_machine_s <= self.placement.predicted.step_s
+        steps = self.placement.measured or self.placement.predicted
+        return steps.one_machine_s <= steps.step_s
 
     @property
     def fewer_holds(self) -> bool:
@@ -192,7 +194,10 @@ def plan_pair(pair: StandingPair, tell: Tell) -> tuple[PlannedPair, Cluster]:
     spec = micro_batch_spec(pair.spec, task, pair.micro_batches)
     whole = capture_task(spec, task)
     cluster = _measure_machines(pair, spec, whole, tell)
-    planned = plan_task(whole, spec, _make_request(pair), cluster)
+    request = _make_request(pair)
+    planned = plan_task(whole, spec, request, cluster)
+    if not pair.rate:
+        planned = measure_close(planned, whole, spec, request, tell, again=True)
     flow = lower_cut(planned.capture.train, load_cut(planned.capture, planned.placement))
     return PlannedPair(pair, spec, planned.placement, planned.capture, whole, flow), cluster
 

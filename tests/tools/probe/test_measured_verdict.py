@@ -1,0 +1,157 @@
+"""Where a cut and one process are predicted to be about as fast, both are measured, and the verdict says which is."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cutset.errors import ProcessLost
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.placement.placement_file import MeasuredSteps, to_json
+from cutset.tools.measured.saved_probe import make_key, make_saved_probe, read_saved_probe, save_probe
+from cutset.tools.probe import measured_verdict
+from cutset.tools.probe.measure_step import StepTimes
+from cutset.tools.probe.measured_verdict import CLOSE, ROUNDS, measure_close
+from cutset.tools.task.capture_task import CapturedTask, capture_task
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_request import DESKTOP, HERE, PlanRequest
+from cutset.tools.task.plan_task import PlannedTask, plan_task
+
+SPEC = TaskSpec("cutset.models:digits")
+REQUEST = PlanRequest(machines=2, cluster=HERE)
+
+
+@pytest.fixture(scope="module")
+def whole() -> CapturedTask:
+    return capture_task(SPEC)
+
+
+@pytest.fixture
+def planned(whole: CapturedTask) -> PlannedTask:
+    """A plan whose step is predicted to be a tenth longer than that of one process."""
+    plan = plan_task(whole, SPEC, REQUEST, uniform_cluster(2))
+    predicted = msgspec.structs.replace(plan.placement.predicted, step_s=0.0011, one_machine_s=0.001)
+    return replace(plan, placement=msgspec.structs.replace(plan.placement, predicted=predicted))
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """How many programs were measured each time: steps take no time, and are said to take 2 ms, cut, and 3 ms."""
+    made = list[int]()
+
+    def measure_programs(spec: object, task: object, programs: Sequence[object], **more: object) -> StepTimes:
+        made.append(len(programs))
+        return StepTimes((0.002 if len(programs) > 1 else 0.003,))
+
+    monkeypatch.setattr(measured_verdict, "measure_programs", measure_programs)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return made
+
+
+def test_both_are_measured_by_turns_and_the_verdict_says_which_is_faster(
+    planned: PlannedTask, whole: CapturedTask, measured: list[int]
+) -> None:
+    said = list[str]()
+    placement = measure_close(planned, whole, SPEC, REQUEST, said.append).placement
+    assert measured == [2, 1] * ROUNDS
+    assert placement.measured == MeasuredSteps(0.002, 0.003)
+    assert placement.verdict.startswith(
+        "Worth distributing, as measured: 2 machines 2 ms/step, 1 machine with all the cores 3 ms. "
+        f"Predicted: {planned.placement.verdict}"
+    )
+    assert said == ["2 processes and one are predicted to be about as fast: measuring both"]
+    assert msgspec.json.decode(to_json(placement))["measured"] == {"step_s": 0.002, "one_machine_s": 0.003}
+
+
+def test_what_was_measured_is_kept_for_this_cut_and_not_where_it_is_measured_again(
+    planned: PlannedTask, whole: CapturedTask, measured: list[int]
+) -> None:
+    assert save_probe(make_saved_probe(make_key(2), uniform_cluster(1), busy=0.0, seconds=1.0)) == ""
+    measure_close(planned, whole, SPEC, REQUEST, lambda words: None, again=True)
+    measure_close(planned, whole, SPEC, REQUEST, lambda words: None)
+    assert len(measured) == 4 * ROUNDS, "one that is measured again is not kept"
+    kept = measure_close(planned, whole, SPEC, REQUEST, pytest.fail)
+    assert kept.placement.measured == MeasuredSteps(0.002, 0.003)
+    other = replace(planned, placement=msgspec.structs.replace(planned.placement, parameters=[]))
+    measure_close(other, whole, SPEC, REQUEST, lambda words: None)
+    assert len(measured) == 6 * ROUNDS, "another cut has other steps"
+    saved, _ = read_saved_probe(make_key(2))
+    assert saved is not None
+    assert list(saved.steps.values()) == [(0.002, 0.003)] * 2
+
+
+def test_where_fewer_are_allowed_and_one_is_faster_the_plan_is_of_one(
+    planned: PlannedTask, whole: CapturedTask, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {1: 0.002, 2: 0.003}
+    monkeypatch.setattr(
+        measured_verdict, "measure_programs", lambda spec, task, programs, **more: StepTimes((seconds[len(programs)],))
+    )
+    assert save_probe(make_saved_probe(make_key(2), uniform_cluster(1), busy=0.0, seconds=1.0)) == ""
+    request = PlanRequest(max_machines=2, cluster=HERE)
+    one = measure_close(planned, whole, SPEC, request, lambda words: None).placement
+    assert len(one.machines) == 1
+    assert one.verdict.startswith("Not worth distributing, as measured: 2 machines 3 ms/step, ")
+    seconds[1] = 0.004
+    two = measure_close(planned, whole, SPEC, request, lambda words: None, again=True).placement
+    assert len(two.machines) == 2
+
+
+def test_a_model_that_one_process_has_no_memory_for_is_not_measured(
+    planned: PlannedTask, whole: CapturedTask, measured: list[int]
+) -> None:
+    candidates = [msgspec.structs.replace(one, fits=one.machines > 1) for one in planned.placement.candidates]
+    plan = replace(planned, placement=msgspec.structs.replace(planned.placement, candidates=candidates))
+    assert measure_close(plan, whole, SPEC, REQUEST, pytest.fail) is plan
+
+
+@pytest.mark.parametrize(
+    ("request_", "step_s", "one_s"),
+    [
+        (REQUEST, 0.001, 0.001 * CLOSE * 1.01),
+        (REQUEST, 0.001 * CLOSE * 1.01, 0.001),
+        (REQUEST, 60.0, 60.0),
+        (PlanRequest(machines=2, cluster=DESKTOP), 0.001, 0.001),
+        (PlanRequest(machines=2, cluster=HERE, replicas=2), 0.001, 0.001),
+    ],
+    ids=["the cut is faster", "one is faster", "too long to measure", "other machines", "other replicas beside it"],
+)
+def test_nothing_is_measured_where_the_prediction_tells_or_the_machines_are_others(
+    planned: PlannedTask, whole: CapturedTask, measured: list[int], request_: PlanRequest, step_s: float, one_s: float
+) -> None:
+    predicted = msgspec.structs.replace(planned.placement.predicted, step_s=step_s, one_machine_s=one_s)
+    plan = replace(planned, placement=msgspec.structs.replace(planned.placement, predicted=predicted))
+    assert measure_close(plan, whole, SPEC, request_, pytest.fail) is plan
+    assert measured == []
+
+
+def test_a_step_that_cannot_be_measured_leaves_the_plan_as_it_is(
+    planned: PlannedTask, whole: CapturedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure_programs(*arguments: object, **more: object) -> StepTimes:
+        raise ProcessLost("E609", "a worker ran out of memory")
+
+    monkeypatch.setattr(measured_verdict, "measure_programs", measure_programs)
+    said = list[str]()
+    assert measure_close(planned, whole, SPEC, REQUEST, said.append, again=True) is planned
+    assert said[1:] == ["they could not be measured: a worker ran out of memory"]
+
+
+@pytest.mark.run
+def test_real_processes_are_measured(planned: PlannedTask, whole: CapturedTask) -> None:
+    steps = measure_close(planned, whole, SPEC, REQUEST, lambda words: None, again=True).placement.measured
+    assert steps is not None
+    assert 1e-5 < steps.one_machine_s < 1
+    assert 1e-5 < steps.step_s < 1
+
+
+@pytest.mark.parametrize(
+    ("step_s", "said"),
+    [(0.9, "Worth distributing"), (1.1, "Not worth distributing"), (1.02, "As good as one machine")],
+)
+def test_the_verdict_of_measured_steps(step_s: float, said: str) -> None:
+    words = measured_verdict.describe_measured(2, MeasuredSteps(step_s, 1.0))
+    assert re.match(rf"{said}, as measured: 2 machines", words)

@@ -1,0 +1,109 @@
+"""Measures a cut and one process beside each other where they are predicted to take about as long on this machine.
+
+A prediction that is a tenth off says the wrong thing of such a plan. What was measured is kept with the probe.
+"""
+
+import hashlib
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from ...errors import CutsetError
+from ...partition.dataflow.cut import one_machine_cut
+from ...partition.dataflow.lowering import lower_cut
+from ...partition.placement.placement_file import MeasuredSteps, Placement
+from ...partition.placement.verdict import describe_measured
+from ...partition.planner.plan import TIME
+from ...runtime.worker.program import Program, programs
+from ..measured.saved_probe import make_key, read_saved_probe
+from ..task.capture_task import CapturedTask
+from ..task.load_task import TaskSpec
+from ..task.plan_request import HERE, PlanRequest
+from ..task.plan_task import PlannedTask, load_cut, plan_task
+from .first_probe import save
+from .measure_step import measure_programs
+
+CLOSE = 1.25  # times as long as the other: where the prediction may say the wrong one
+MAX_STEP_S = 5.0  # of which a few take too long for a plan
+ROUNDS, STEPS_S, MIN_STEPS, MAX_STEPS = 3, 0.7, 5, 100  # of a round
+WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.2, 2, 30
+Tell = Callable[[str], None]
+
+
+def measure_close(
+    planned: PlannedTask,
+    whole: CapturedTask,
+    spec: TaskSpec,
+    request: PlanRequest,
+    tell: Tell,
+    *,
+    again: bool = False,
+) -> PlannedTask:
+    """Return a plan with both steps as measured, and a verdict that says so, where predictions of them are close.
+
+    A plan that is not for several processes of this machine is returned as it is. Where one process is faster, and
+    fewer were allowed, the plan is of one. whole: the task as captured uncut. tell: as of `find_machines`; again:
+    measure, and keep nothing.
+    """
+    placement = planned.placement
+    if request.source != HERE or request.replicas > 1 or len(placement.machines) == 1 or not _is_close(placement):
+        return planned
+    saved, _ = read_saved_probe(make_key(request.processes))
+    name = _name_steps(placement)
+    known = None if saved is None or again else saved.steps.get(name)
+    if known is None:
+        tell(f"{len(placement.machines)} processes and one are predicted to be about as fast: measuring both")
+        try:
+            known = _measure(planned, whole, spec)
+        except CutsetError as error:
+            tell(f"they could not be measured: {error.facts}")
+            return planned
+        if saved is not None and not again:
+            save(msgspec.structs.replace(saved, steps={**saved.steps, name: known}), tell)
+    measured = MeasuredSteps(*known)
+    words = describe_measured(len(placement.machines), measured)
+    if request.max_machines is not None and measured.one_machine_s < measured.step_s:
+        one = replace(request, machines=1, max_machines=None)
+        alone = plan_task(whole, spec, one, None if saved is None else saved.make_cluster(1, task=whole.train.digest))
+        return _say_first(words, alone)
+    planned = _say_first(f"{words} Predicted:", planned)
+    return replace(planned, placement=msgspec.structs.replace(planned.placement, measured=measured))
+
+
+def _say_first(words: str, planned: PlannedTask) -> PlannedTask:
+    placement = planned.placement
+    return replace(planned, placement=msgspec.structs.replace(placement, verdict=f"{words} {placement.verdict}"))
+
+
+def _is_close(placement: Placement) -> bool:
+    """Whether one process has the memory, and is predicted to be about as fast in a plan for time."""
+    step_s, one_s = placement.predicted.step_s, placement.predicted.one_machine_s
+    fits = all(candidate.fits for candidate in placement.candidates if candidate.machines == 1)
+    return fits and placement.objective == TIME and 1 / CLOSE < one_s / step_s < CLOSE and step_s < MAX_STEP_S
+
+
+def _name_steps(placement: Placement) -> str:
+    """Return under which name the steps of a placement are kept: that of its graph and its cut."""
+    cut = placement.ops, placement.parameters, placement.micro_batches, placement.wave
+    digest = hashlib.sha256(msgspec.json.encode(cut)).hexdigest()[:16]
+    return f"{placement.fingerprint.graph[:16]} {digest}"
+
+
+def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple[float, float]:
+    """Return the median step of the cut and of one process with all cores; a round of one follows one of the other."""
+    flow = lower_cut(planned.capture.train, load_cut(planned.capture, planned.placement))
+    alone = lower_cut(whole.train, one_machine_cut(whole.train))
+    ways = [(planned.capture, programs(flow, training=True)), (whole, programs(alone, training=True))]
+    seconds = [[_measure_round(planned.placement, spec, *way) for way in ways] for _ in range(ROUNDS)]
+    cut_s, one_s = map(statistics.median, zip(*seconds, strict=True))
+    return cut_s, one_s
+
+
+def _measure_round(placement: Placement, spec: TaskSpec, task: CapturedTask, made: Sequence[Program]) -> float:
+    step_s = placement.predicted.step_s
+    steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / step_s)))
+    warm_up = min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / step_s)))
+    count = placement.micro_batches
+    return measure_programs(spec, task, made, steps=steps, warm_up=warm_up, micro_batches=count).median_s
