@@ -106,9 +106,7 @@ def _layout(shape: TensorSpec) -> list[int]:
 
 def try_leaf_module(request: LeafCall) -> LeafTrial:
     """Run a leaf module; raise BadInput where it fails, or where what it returns depends on data or has no tensor."""
-    runs, failures = _run_all(request, {})
-    if not runs and request.values:  # it may need its own buffers, an index into a table for example
-        runs, failures = _run_all(request, request.values)
+    runs, failures = _run_trials(request)
     if not runs:
         raise _explain_failure(request, failures[0]) from failures[0]
     _demand_alike(request, runs)
@@ -143,6 +141,30 @@ def _dump_structure(request: LeafCall) -> str:
         return treespec_dumps(request.spec)
     except NotImplementedError as error:  # a named tuple, say
         raise _refused(request, f"is called with containers that cannot be sent: {first_line(error)}") from error
+
+
+def _run_trials(request: LeafCall) -> tuple[list[_TrialRun], list[Exception]]:
+    """Return the runs that came to an end, and why others did not.
+
+    Whole numbers among the states, such as a stride or an index into a table, keep their values: sizes follow from
+    them. Those that a run overwrites, such as a flag or a counter, are tried with others, too.
+    """
+    statistics = {request.states[i] for i in _find_statistics(request)}
+    whole = {name for name, value in request.values.items() if _is_whole(value)}
+    kept = {name: request.values[name] for name in whole - statistics}
+    runs, failures = _run_all(request, kept)
+    if not runs and request.values:  # it may need all of its own states
+        kept = dict(request.values)
+        runs, failures = _run_all(request, kept)
+    overwritten = {request.states[i] for run in runs for i in run.changed if i < len(request.states)}
+    if not overwritten.isdisjoint(whole & kept.keys()):
+        kept = {name: value for name, value in kept.items() if name not in overwritten & whole}
+        runs += _run_all(request, kept)[0]
+    return runs, failures
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _run_all(request: LeafCall, values: Mapping[str, Tensor]) -> tuple[list[_TrialRun], list[Exception]]:

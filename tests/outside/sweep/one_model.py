@@ -13,12 +13,10 @@ from .plain import OutsideTheSweepError, find_subject
 from .registry import list_trials
 from .selection import Entry
 
-MEMORY_BYTES = 12 << 30
 
-
-def run_entry(entry: Entry, machines: tuple[int, ...], out: Connection) -> None:
+def run_entry(entry: Entry, machines: tuple[int, ...], memory_bytes: int, out: Connection) -> None:
     """Examine an entry, and send facts as they become known; the last has an outcome."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # libraries warn a lot
     torch.set_num_threads(1)

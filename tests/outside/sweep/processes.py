@@ -1,6 +1,7 @@
 """Examines entries in processes of their own, some at a time, each with a limit of time and memory."""
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ class _Running:
 def examine_all(
     entries: Sequence[Entry], *, machines: tuple[int, ...], jobs: int, timeout_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield the facts of each entry, in the order in which they are ready."""
+    """Yield the facts of each entry, in the order in which they are ready. Processes share the machine's memory."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jobs
     context = multiprocessing.get_context("fork")  # of a process that has the libraries imported
     waiting, running = list(reversed(entries)), dict[Connection, _Running]()
     try:
@@ -33,7 +35,7 @@ def examine_all(
             while waiting and len(running) < jobs:
                 entry = waiting.pop()
                 inbox, outbox = context.Pipe(duplex=False)
-                process = context.Process(target=run_entry, args=(entry, machines, outbox), daemon=True)
+                process = context.Process(target=run_entry, args=(entry, machines, memory_bytes, outbox), daemon=True)
                 process.start()
                 outbox.close()
                 running[inbox] = _Running(entry, process, inbox, time.monotonic() + timeout_s)

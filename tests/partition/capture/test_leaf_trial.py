@@ -14,7 +14,7 @@ from cutset.errors import BadInput
 from cutset.partition.capture.export import capture
 from cutset.partition.capture.leaf_trial_inputs import STYLES
 from cutset.partition.ir.graph import Op
-from cutset.partition.operators.leaf_module import LEAF_MODULE, decode_form
+from cutset.partition.operators.leaf_module import LEAF_MODULE, LeafForm, decode_form
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
 Pair = namedtuple("Pair", ["left", "right"])
@@ -114,6 +114,44 @@ def test_what_a_leaf_module_overwrites(forward: Callable[..., Any], names: list[
     form = decode_form(op.arguments["form"])
     found = [form.states[i] if i < len(form.states) else i for i in form.overwritten]
     assert set(names) <= set(found) or max(form.overwritten) == len(form.states)
+
+
+def with_whole_number(number: int, forward: Callable[..., Any]) -> LeafForm:
+    """The form of a block that has a whole number among its states."""
+    model = Holds(forward, lambda block, x: block(x))
+    model.block.register_buffer("number", torch.tensor(number))
+    graph, _ = capture(model, None, [X], leaf_modules=["block"])
+    return decode_form(next(op for op in graph.ops if op.target == LEAF_MODULE).arguments["form"])
+
+
+def test_sizes_that_follow_from_whole_numbers_of_a_leaf_module_are_those_of_its_states() -> None:
+    def pad(self: Net, x: Tensor) -> Tensor:
+        return F.pad(x, (int(self.number), 0))
+
+    assert [with_whole_number(number, pad).tensors[0].shape for number in (0, 1, 3)] == [(4, 6), (4, 7), (4, 9)]
+
+
+@pytest.mark.parametrize("begins_with", [0, 1])
+def test_a_flag_that_a_leaf_module_overwrites_is_tried_both_ways(begins_with: int) -> None:
+    def mark_first(self: Net, x: Tensor) -> Tensor:
+        if not self.number:
+            self.mean.copy_(x.mean(0))
+        self.number.fill_(1 - self.number)
+        return x - self.mean
+
+    form = with_whole_number(begins_with, mark_first)
+    assert {form.states[i] for i in form.overwritten} == {"mean", "number"}
+
+
+def test_a_flag_that_only_one_way_of_a_leaf_module_overwrites_is_tried_both_ways() -> None:
+    def begin(self: Net, x: Tensor) -> Tensor:
+        if self.number:
+            return F.pad(x, (1, 0))
+        self.number.fill_(1)
+        return x
+
+    with pytest.raises(BadInput, match=r"depend on data: float32\[4, 6\]; or float32\[4, 7\]"):
+        with_whole_number(0, begin)
 
 
 def test_evaluation_overwrites_no_statistics() -> None:
