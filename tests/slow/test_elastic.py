@@ -9,6 +9,7 @@ from elastic import check_joining_and_leaving
 from cutset.ps.methods.ssp import SSP
 
 
+@pytest.mark.slow
 def test_replicas_join_and_leave_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     check_joining_and_leaving(tmp_path, SSP(2))

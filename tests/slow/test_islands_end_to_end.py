@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from marking import with_slow
 from places import USER_MODELS
 from plain_training import train_plainly
 from safetensors.torch import load_file
@@ -20,12 +21,16 @@ EPOCHS, LR, SEED = 3, 0.2, 3
 
 @pytest.mark.parametrize(
     ("name", "note"),
-    [
-        ("experts", ""),
-        ("branch", "computed whole, as an island that is not cut: (model); for the model cannot be traced at "),
-        ("loss", "computed whole, as an island that is not cut: (loss); for the model cannot be traced at "),
-        ("lazy", ""),
-    ],
+    with_slow(
+        [
+            ("experts", ""),
+            ("loss", "computed whole, as an island that is not cut: (loss); for the model cannot be traced at "),
+        ],
+        [
+            ("branch", "computed whole, as an island that is not cut: (model); for the model cannot be traced at "),
+            ("lazy", ""),
+        ],
+    ),
 )
 def test_two_processes_train_as_plain_torch_does(name: str, note: str, tmp_path: Path) -> None:
     task = f"{USER_MODELS / 'islands.py'}:{name}"

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from marking import with_slow
 from resumed import check_buffers, check_killed, check_method, check_on_more_machines, whole_run
 
 
@@ -12,7 +13,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return whole_run(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize(("seed", "shards"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize(("seed", "shards"), with_slow([(0, 2)], [(1, 1)]))
 def test_a_killed_run_resumes_as_if_undisturbed(tmp_path: Path, whole: Path, seed: int, shards: int) -> None:
     check_killed(tmp_path, whole, seed=seed, shards=shards)
 

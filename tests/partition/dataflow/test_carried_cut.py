@@ -195,7 +195,7 @@ def language(length: int, normed: bool) -> Subject:
 
 
 @pytest.mark.run
-@pytest.mark.parametrize(("length", "normed"), [(1, False), (2, True), (5, True), (8, True)])
+@pytest.mark.parametrize(("length", "normed"), with_slow([(1, False), (5, True)], [(2, True), (8, True)]))
 @pytest.mark.parametrize("machines", with_slow([3], [2, 4]))
 def test_a_step_of_shorter_samples_is_that_of_plain_torch(length: int, normed: bool, machines: int) -> None:
     planned, shorter = language(LONGEST, normed), language(length, normed)

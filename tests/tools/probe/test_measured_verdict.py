@@ -141,7 +141,10 @@ def test_a_step_that_cannot_be_measured_leaves_the_plan_as_it_is(
 
 
 @pytest.mark.run
-def test_real_processes_are_measured(planned: PlannedTask, whole: CapturedTask) -> None:
+def test_real_processes_are_measured(
+    planned: PlannedTask, whole: CapturedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured_verdict, "ROUNDS", 1)
     steps = measure_close(planned, whole, SPEC, REQUEST, lambda words: None, again=True).placement.measured
     assert steps is not None
     assert 1e-5 < steps.one_machine_s < 1

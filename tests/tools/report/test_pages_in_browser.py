@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from browser import Browser, open_browser
+from marking import with_slow
 from page_checks import WIDTHS, find_axe_violations, find_label_faults, read_axe
 
 from cutset.partition.placement.placement_file import Placement, TimelineSpan
@@ -100,16 +101,20 @@ def test_the_check_of_labels_finds_faults(mlp: Placement, browser: Browser, tmp_
 
 
 @pytest.mark.run
+@pytest.mark.parametrize("with_others", with_slow([False], [True]))
 def test_axe_finds_nothing_serious(
     mlp: Placement,
     transformer: Callable[[int, int], Placement],
     result: dict[str, Any],
     browser: Browser,
     tmp_path: Path,
+    with_others: bool,
 ) -> None:
-    """On screens and phones, in light and dark."""
+    """On screens and phones, in light and dark: each page on both and in both, and with the others all of them."""
     pages = (render_placement_page(transformer(6, 16)), render_run_page(mlp, add_step(mlp, result)))
-    for page, width, dark in product(pages, WIDTHS, (False, True)):
+    for (i, page), (j, width), dark in product(enumerate(pages), enumerate(WIDTHS), (False, True)):
+        if not with_others and (i + j) % 2 != dark:
+            continue
         browser.emulate(width, dark=dark)
         open_page(browser, page, tmp_path)
         background = browser.run("return getComputedStyle(document.body).backgroundColor")
