@@ -7,11 +7,10 @@ from ..dataflow.cut import Cut
 from ..ir.graph import Op
 from ..mincut.cut_axes import spatial_axes, unit_axes
 from ..planner.forms import FormChoice
-from ..planner.plan import PlanningResult, ScoredPlan
+from ..planner.plan import TIME_TOLERANCE, PlanningResult, ScoredPlan
 from ..planner.whole_operators import list_independent
 from .placement_file import MeasuredSteps
 
-SAME = 0.03  # of a measured step: a smaller difference is none
 BATCH, UNITS, SUMS = "the batch", "hidden units", "reduction dimensions"
 IMAGE, OTHER = "the image", "other axes"
 _FIELD_TERMS = {
@@ -64,7 +63,7 @@ def describe_measured(machines: int, measured: MeasuredSteps) -> str:
     """Whether distributing pays where both were measured."""
     seconds, single = measured.step_s, measured.one_machine_s
     times = f"{machines} machines {format_time(seconds)}/step, 1 machine with all the cores {format_time(single)}"
-    if abs(seconds / single - 1) < SAME:
+    if 1 / TIME_TOLERANCE < seconds / single < TIME_TOLERANCE:
         return f"As good as one machine, as measured: {times}."
     return f"{'Worth' if seconds < single else 'Not worth'} distributing, as measured: {times}."
 

@@ -146,7 +146,7 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
 
         run, replica = plan_for(cluster)
         if run is None:
-            replica = measure_close(replica, capture, micro_spec, request, tell)
+            replica = measure_close(replica, capture, micro_spec, request, cluster, tell)
         now = run.run.chosen.samples_per_s if run else replica.placement.samples / replica.placement.predicted.step_s
         confidence = describe_confidence(replica, cluster, request)
         return _Planning(replica, run, tuple(try_changes(changes, measure, now)), confidence)

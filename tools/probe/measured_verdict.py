@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from ...errors import CutsetError
+from ...partition.cluster.machines import Cluster
 from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.placement.placement_file import MeasuredSteps, Placement
@@ -37,6 +38,7 @@ def measure_close(
     whole: CapturedTask,
     spec: TaskSpec,
     request: PlanRequest,
+    cluster: Cluster,
     tell: Tell,
     *,
     again: bool = False,
@@ -44,8 +46,8 @@ def measure_close(
     """Return a plan with both steps as measured, and a verdict that says so, where predictions of them are close.
 
     A plan that is not for several processes of this machine is returned as it is. Where one process is faster, and
-    fewer were allowed, the plan is of one. whole: the task as captured uncut. tell: as of `find_machines`; again:
-    measure, and keep nothing.
+    fewer were allowed, the plan is of one. whole: the task as captured uncut. cluster: that was planned for. tell: as
+    of `find_machines`; again: measure, and keep nothing.
     """
     placement = planned.placement
     if request.source != HERE or request.replicas > 1 or len(placement.machines) == 1 or not _is_close(placement):
@@ -66,8 +68,7 @@ def measure_close(
     words = describe_measured(len(placement.machines), measured)
     if request.max_machines is not None and measured.one_machine_s < measured.step_s:
         one = replace(request, machines=1, max_machines=None)
-        alone = plan_task(whole, spec, one, None if saved is None else saved.make_cluster(1, task=whole.train.digest))
-        return _say_first(words, alone)
+        return _say_first(words, plan_task(whole, spec, one, cluster.alone(0)))
     planned = _say_first(f"{words} Predicted:", planned)
     return replace(planned, placement=msgspec.structs.replace(planned.placement, measured=measured))
 

@@ -123,6 +123,7 @@ def test_numbers_that_cannot_be_are_left_out():
         {"learned_link": -1.0},
         {"contentions": {"digest": 0.0}},
         {"speedups": {"digest": 1e9}},
+        {"steps": {"digest of a graph": (0.0, 0.1)}},
         {"cluster": "[[machine]]\nname = 'a'\n"},
     ):
         save_probe(msgspec.structs.replace(make_probe(), **broken))

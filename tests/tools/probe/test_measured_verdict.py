@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cutset.errors import ProcessLost
-from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.cluster.machines import SharedCores, uniform_cluster
 from cutset.partition.placement.placement_file import MeasuredSteps, to_json
 from cutset.tools.measured.saved_probe import make_key, make_saved_probe, read_saved_probe, save_probe
 from cutset.tools.probe import measured_verdict
@@ -22,6 +22,7 @@ from cutset.tools.task.plan_task import PlannedTask, plan_task
 
 SPEC = TaskSpec("cutset.models:digits")
 REQUEST = PlanRequest(machines=2, cluster=HERE)
+HERE_TWO = replace(uniform_cluster(2), shared=(SharedCores((0, 1), 2, whole_speedup=1.5),))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def whole() -> CapturedTask:
 @pytest.fixture
 def planned(whole: CapturedTask) -> PlannedTask:
     """A plan whose step is predicted to be a tenth longer than that of one process."""
-    plan = plan_task(whole, SPEC, REQUEST, uniform_cluster(2))
+    plan = plan_task(whole, SPEC, REQUEST, HERE_TWO)
     predicted = msgspec.structs.replace(plan.placement.predicted, step_s=0.0011, one_machine_s=0.001)
     return replace(plan, placement=msgspec.structs.replace(plan.placement, predicted=predicted))
 
@@ -55,7 +56,7 @@ def test_both_are_measured_by_turns_and_the_verdict_says_which_is_faster(
     planned: PlannedTask, whole: CapturedTask, measured: list[int]
 ) -> None:
     said = list[str]()
-    placement = measure_close(planned, whole, SPEC, REQUEST, said.append).placement
+    placement = measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, said.append).placement
     assert measured == [2, 1] * ROUNDS
     assert placement.measured == MeasuredSteps(0.002, 0.003)
     assert placement.verdict.startswith(
@@ -70,13 +71,13 @@ def test_what_was_measured_is_kept_for_this_cut_and_not_where_it_is_measured_aga
     planned: PlannedTask, whole: CapturedTask, measured: list[int]
 ) -> None:
     assert save_probe(make_saved_probe(make_key(2), uniform_cluster(1), busy=0.0, seconds=1.0)) == ""
-    measure_close(planned, whole, SPEC, REQUEST, lambda words: None, again=True)
-    measure_close(planned, whole, SPEC, REQUEST, lambda words: None)
+    measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, lambda words: None, again=True)
+    measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, lambda words: None)
     assert len(measured) == 4 * ROUNDS, "one that is measured again is not kept"
-    kept = measure_close(planned, whole, SPEC, REQUEST, pytest.fail)
+    kept = measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, pytest.fail)
     assert kept.placement.measured == MeasuredSteps(0.002, 0.003)
     other = replace(planned, placement=msgspec.structs.replace(planned.placement, parameters=[]))
-    measure_close(other, whole, SPEC, REQUEST, lambda words: None)
+    measure_close(other, whole, SPEC, REQUEST, HERE_TWO, lambda words: None)
     assert len(measured) == 6 * ROUNDS, "another cut has other steps"
     saved, _ = read_saved_probe(make_key(2))
     assert saved is not None
@@ -92,11 +93,13 @@ def test_where_fewer_are_allowed_and_one_is_faster_the_plan_is_of_one(
     )
     assert save_probe(make_saved_probe(make_key(2), uniform_cluster(1), busy=0.0, seconds=1.0)) == ""
     request = PlanRequest(max_machines=2, cluster=HERE)
-    one = measure_close(planned, whole, SPEC, request, lambda words: None).placement
+    one = measure_close(planned, whole, SPEC, request, HERE_TWO, lambda words: None).placement
     assert len(one.machines) == 1
+    with_all_cores = plan_task(whole, SPEC, request, HERE_TWO.alone(0)).placement.predicted
+    assert one.predicted.step_s == with_all_cores.step_s < planned.placement.predicted.step_s
     assert one.verdict.startswith("Not worth distributing, as measured: 2 machines 3 ms/step, ")
     seconds[1] = 0.004
-    two = measure_close(planned, whole, SPEC, request, lambda words: None, again=True).placement
+    two = measure_close(planned, whole, SPEC, request, HERE_TWO, lambda words: None, again=True).placement
     assert len(two.machines) == 2
 
 
@@ -105,7 +108,7 @@ def test_a_model_that_one_process_has_no_memory_for_is_not_measured(
 ) -> None:
     candidates = [msgspec.structs.replace(one, fits=one.machines > 1) for one in planned.placement.candidates]
     plan = replace(planned, placement=msgspec.structs.replace(planned.placement, candidates=candidates))
-    assert measure_close(plan, whole, SPEC, REQUEST, pytest.fail) is plan
+    assert measure_close(plan, whole, SPEC, REQUEST, HERE_TWO, pytest.fail) is plan
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_nothing_is_measured_where_the_prediction_tells_or_the_machines_are_othe
 ) -> None:
     predicted = msgspec.structs.replace(planned.placement.predicted, step_s=step_s, one_machine_s=one_s)
     plan = replace(planned, placement=msgspec.structs.replace(planned.placement, predicted=predicted))
-    assert measure_close(plan, whole, SPEC, request_, pytest.fail) is plan
+    assert measure_close(plan, whole, SPEC, request_, HERE_TWO, pytest.fail) is plan
     assert measured == []
 
 
@@ -136,7 +139,7 @@ def test_a_step_that_cannot_be_measured_leaves_the_plan_as_it_is(
 
     monkeypatch.setattr(measured_verdict, "measure_programs", measure_programs)
     said = list[str]()
-    assert measure_close(planned, whole, SPEC, REQUEST, said.append, again=True) is planned
+    assert measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, said.append, again=True) is planned
     assert said[1:] == ["they could not be measured: a worker ran out of memory"]
 
 
@@ -145,7 +148,7 @@ def test_real_processes_are_measured(
     planned: PlannedTask, whole: CapturedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measured_verdict, "ROUNDS", 1)
-    steps = measure_close(planned, whole, SPEC, REQUEST, lambda words: None, again=True).placement.measured
+    steps = measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, lambda words: None, again=True).placement.measured
     assert steps is not None
     assert 1e-5 < steps.one_machine_s < 1
     assert 1e-5 < steps.step_s < 1

@@ -197,7 +197,7 @@ def plan_pair(pair: StandingPair, tell: Tell) -> tuple[PlannedPair, Cluster]:
     request = _make_request(pair)
     planned = plan_task(whole, spec, request, cluster)
     if not pair.rate:
-        planned = measure_close(planned, whole, spec, request, tell, again=True)
+        planned = measure_close(planned, whole, spec, request, cluster, tell, again=True)
     flow = lower_cut(planned.capture.train, load_cut(planned.capture, planned.placement))
     return PlannedPair(pair, spec, planned.placement, planned.capture, whole, flow), cluster
 
