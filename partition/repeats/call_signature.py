@@ -21,7 +21,7 @@ from ..trace.python_state import read_generators
 from ..trace.user_frames import is_users_file
 from .frozen_value import CannotFreeze, Freezer, Identity
 from .run_functions import find_functions
-from .watched_call import WatchedCall
+from .watched_call import UNWATCHED, WatchedCall
 
 Modules = Mapping[str, nn.Module]  # a layer, and those within it by path
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -248,7 +248,7 @@ def describe_modes() -> Hashable:
         torch.backends.cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
         torch.backends.cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
         torch.backends.cuda.math_sdp_enabled(),  # type: ignore[no-untyped-call]
-        tuple(map(id, _get_current_function_mode_stack())),  # type: ignore[no-untyped-call]
+        tuple([id(mode) for mode in _get_current_function_mode_stack() if mode is not UNWATCHED]),  # type: ignore[no-untyped-call]
         tuple(map(id, _get_current_dispatch_mode_stack())),
         hash(read_generators()),
     )

@@ -190,7 +190,7 @@ class _LayerCall:
         is_next = last is not None and last.is_established and last.context.precedes(context)
         if last is not None and is_next:
             scope.expect(last.entries, last.made)
-        with WatchedCall(follows_operators=not is_next) as watched:
+        with WatchedCall() as watched:
             output = self._call(args, kwargs)
         paths = list_paths(dict(self._module.named_modules()))
         known = group.code.learn(watched, paths)

@@ -34,6 +34,11 @@ class SeenTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CannotRepeat("it reads a tensor that is neither its own nor an argument")
         return sorted(self._written)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not have each operator call functions of torch's compiler, which is not there in a run without data."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

@@ -8,17 +8,27 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from torch import nn
-from torch._ops import HigherOrderOperator
-from torch.overrides import TorchFunctionMode
+import torch
+from torch import Tensor, nn
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from ..operators.flop_counter import OF_TORCH
 from ..trace.user_frames import is_users_file
+from ..trace.value_numbers import PLAIN
 
 _OWN_GRADIENT = ("apply", "torch/autograd/function.py")
 _OF_OPERATORS = "torch/_library/autograd.py"
 # Names by which code reaches what its own names do not show.
 _REACHING = frozenset(("setattr", "delattr", "globals", "vars", "exec", "eval", "__import__", "import_module"))
 _REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
+# What torch's functions take that has no code of the model, which they would run. Of a subclass of them nothing is known.
+_TENSORS = (Tensor, nn.Parameter, FakeTensor)
+_WITHOUT_CODE = frozenset((*PLAIN, *_TENSORS, torch.Size, torch.SymInt, torch.SymFloat, torch.SymBool, type(...)))
+_CONTAINERS = (tuple, list)
+_RUNNING_BACKWARD = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 
 
 class WatchedCall:
@@ -29,12 +39,10 @@ class WatchedCall:
     reads: modules and names of the attributes that were read, also in vain, by id and name. code: of the model's own
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
     attribute of a module was written, a global name was bound, code of the model imported or reached by text, or an
-    autograd function called that is not a custom operator's. follows_operators: whether it is to see the code within
-    functions of torch, too, by which a call takes twice as long.
+    autograd function called that is not a custom operator's.
     """
 
-    def __init__(self, *, follows_operators: bool = True) -> None:
-        self.follows_operators = follows_operators
+    def __init__(self) -> None:
         self.reads: dict[tuple[int, str], nn.Module] = {}
         self.code: dict[CodeType, Mapping[str, Any]] = {}
         self.is_opaque = False
@@ -44,9 +52,9 @@ class WatchedCall:
 
     def __enter__(self) -> "WatchedCall":
         self._entered.enter_context(watch_modules())
+        if not _active:
+            self._entered.enter_context(UNWATCHED)
         _active.append(self)
-        if not self.follows_operators:
-            self._entered.enter_context(_UNWATCHED)
         self._tracer = sys.gettrace()
         sys.settrace(self._note_code)
         return self
@@ -74,13 +82,12 @@ class WatchedCall:
 
 
 class _UnwatchedFunctions(TorchFunctionMode):
-    """While it is active, the code of torch's functions is not seen, unless a watched call follows operators."""
+    """While it is active, functions of torch that run no code of the model are not watched, which would take long."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if _runs_users_code(func) or any(call.follows_operators for call in _active):
+        kwargs, tracer = kwargs or {}, sys.gettrace()
+        if tracer is None or _may_run_users_code(func, args, kwargs):
             return func(*args, **kwargs)
-        tracer = sys.gettrace()
         sys.settrace(None)
         try:
             return func(*args, **kwargs)
@@ -88,12 +95,36 @@ class _UnwatchedFunctions(TorchFunctionMode):
             sys.settrace(tracer)
 
 
-def _runs_users_code(func: Any) -> bool:
+def _may_run_users_code(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function may run code of the model, such as a hook, a mode, or what computes an operator's result."""
+    if isinstance(func, HigherOrderOperator) or func in _RUNNING_BACKWARD:
+        return True
+    if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in OF_TORCH:
+        return True
     code = getattr(getattr(func, "__wrapped__", func), "__code__", None)
-    return isinstance(func, HigherOrderOperator) or (code is not None and is_users_file(code.co_filename))
+    if code is not None and is_users_file(code.co_filename):
+        return True
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return True
+    modes = (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())  # type: ignore[no-untyped-call]
+    return any(_is_users_class(type(mode)) for mode in modes) or not (
+        _is_without_code(args) and _is_without_code(tuple(kwargs.values()))
+    )
 
 
-_UNWATCHED = _UnwatchedFunctions()  # one for all, as calls that get other modes count as unlike
+@functools.lru_cache(maxsize=256)
+def _is_users_class(kind: type) -> bool:
+    return is_users_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+
+
+def _is_without_code(values: Any) -> bool:
+    """Whether nested arguments are of torch's and Python's own classes alone."""
+    return all(
+        type(value) in _WITHOUT_CODE or (type(value) in _CONTAINERS and _is_without_code(value)) for value in values
+    )
+
+
+UNWATCHED = _UnwatchedFunctions()  # one for all: which modes are active says what a call computes, but for this one
 _active: list[WatchedCall] = []  # a layer may call another one that it does not hold
 _unwatched: dict[str, Any] = {}  # the methods of modules that are exchanged meanwhile
 

@@ -79,6 +79,11 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 pending += self._parents.get(digest, ())
         return next((place for call, place in self._places.items() if call in found), None)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not have each operator call functions of torch's compiler, which is not there in a run without data."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
