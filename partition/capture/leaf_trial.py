@@ -34,7 +34,9 @@ from ..trace.python_state import read_generators
 from ..trace.source_location import describe_location, first_line
 from ..trace.suspended_trace import suspend_trace
 from .custom_gradients import find_gradient_leaves, is_outside
-from .leaf_trial_inputs import STYLES, copy_untraced, dense_spec, make_trial_input
+from .leaf_trial_inputs import STYLES, TrialStates, copy_untraced, dense_spec, is_whole, make_trial_input
+
+_PATIENCE = 3  # failing runs on random states
 
 WAY_OUT = "name a larger or a smaller module; or train it uncut, data parallel only, with --machines 1"
 
@@ -147,51 +149,56 @@ def _run_trials(request: LeafCall) -> tuple[list[_TrialRun], list[Exception]]:
     """Return the runs that came to an end, and why others did not.
 
     Whole numbers among the states, such as a stride or an index into a table, keep their values: sizes follow from
-    them. Those that a run overwrites, such as a flag or a counter, are tried with others, too.
+    them. Those that a run overwrites, such as a flag or a counter, are tried with others, too. With random states a
+    module may fail whatever it gets: after some runs it has all of its own, where there are some.
     """
     statistics = {request.states[i] for i in _find_statistics(request)}
-    whole = {name for name, value in request.values.items() if _is_whole(value)}
-    kept = {name: request.values[name] for name in whole - statistics}
-    runs, failures = _run_all(request, kept)
-    if not runs and request.values:  # it may need all of its own states
+    whole = {name for name, value in request.values.items() if is_whole(value)}
+    kept, states = {name: request.values[name] for name in whole - statistics}, TrialStates()
+    runs, failures = _run_all(request, kept, states, most_failures=_PATIENCE if request.values else None)
+    if not runs and request.values:
         kept = dict(request.values)
-        runs, failures = _run_all(request, kept)
+        runs, failures = _run_all(request, kept, states)
     overwritten = {request.states[i] for run in runs for i in run.changed if i < len(request.states)}
     if not overwritten.isdisjoint(whole & kept.keys()):
         kept = {name: value for name, value in kept.items() if name not in overwritten & whole}
-        runs += _run_all(request, kept)[0]
+        runs += _run_all(request, kept, states)[0]
     return runs, failures
 
 
-def _is_whole(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
-
-
-def _run_all(request: LeafCall, values: Mapping[str, Tensor]) -> tuple[list[_TrialRun], list[Exception]]:
+def _run_all(
+    request: LeafCall, values: Mapping[str, Tensor], states: TrialStates, *, most_failures: int | None = None
+) -> tuple[list[_TrialRun], list[Exception]]:
+    """Run the module on values of each style. most_failures: after so many, and no run that came to an end, stop."""
     runs, failures = list[_TrialRun](), list[Exception]()
     for number in range(-1 if request.batch else 0, len(STYLES)):
         with suspend_trace(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(number + 1)
             try:
-                runs.append(_run_once(request, number, values))
+                runs.append(_run_once(request, number, values, states))
             except BadInput:
                 raise
             except Exception as error:  # whatever the user's code raises; values that do not suit it are no fault
                 failures.append(error)
+        if not runs and len(failures) == most_failures:
+            break
     return runs, failures
 
 
-def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _TrialRun:
+def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor], states: TrialStates) -> _TrialRun:
     """Run the module once; number: of the style of the values, -1 for those of the example batch."""
-    states = request.states
-    leaves, operands = list[Tensor](), list[Tensor]()
+    names, leaves, operands = request.states, list[Tensor](), list[Tensor]()
     for i, tensor in enumerate(request.operands):
-        known = values.get(states[i]) if i < len(states) else request.batch.get(i) if number < 0 else None
         style = max(number, 0)
-        value = make_trial_input(tensor, style, state=i < len(states)) if known is None else known.detach().clone()
+        if i < len(names):
+            value = states.make(names[i], tensor, style, values.get(names[i]))
+        elif number < 0 and i in request.batch:
+            value = request.batch[i].detach().clone()
+        else:
+            value = make_trial_input(tensor, style)
         leaves.append(value.requires_grad_(tensor.requires_grad))
         # An argument may be overwritten, which a leaf that asks for a gradient may not.
-        operands.append(value.clone() if value.requires_grad and i >= len(states) else value)
+        operands.append(value.clone() if value.requires_grad and i >= len(names) else value)
     module, before = (
         LeafModule(copy_untraced(request.module.module, (*request.tensors, *request.operands))),
         torch.get_rng_state(),
@@ -200,7 +207,7 @@ def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _
     args, kwargs = tree_unflatten(leaf_values, request.spec)
     generators = read_generators()
     with FlopCounter() as counter, _MadeInside() as made:
-        result = module.call(states, operands, args, kwargs)
+        result = module.call(names, operands, args, kwargs)
     if read_generators() != generators:
         raise _refused(request, "draws random numbers of Python or numpy", fix="draw them with torch")
     _demand_counted(request, counter.unknown)

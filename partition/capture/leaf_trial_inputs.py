@@ -22,17 +22,60 @@ STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
 )
 
 
-def make_trial_input(tensor: Tensor, number: int, *, state: bool) -> Tensor:
-    """Return values for a tensor, laid out as it is. Buffers are positive (as variances are), parameters are small.
+_DRAWN_IN_PLACE = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-    number: of the trial, an index into STYLES.
-    """
-    out = torch.empty_strided(tensor.shape, dense_spec(tensor).stride, dtype=tensor.dtype, device="cpu")
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+
+def make_trial_input(tensor: Tensor, number: int) -> Tensor:
+    """Return values for an argument, laid out as it is. number: of the trial, an index into STYLES."""
+    out = _make_empty(tensor)
+    if is_whole(tensor):
         return out.fill_(number % 2)
-    if not state:
-        return out.copy_(STYLES[number](torch.randn(tensor.shape)))
-    return out.copy_(0.1 * torch.randn(tensor.shape) if tensor.requires_grad else 0.5 + torch.rand(tensor.shape))
+    return out.copy_(STYLES[number](torch.randn(tensor.shape)))
+
+
+class TrialStates:
+    """Makes values for the states of a leaf module, those of all runs in one memory: to place large ones takes long."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Tensor] = {}
+        self._drawn: set[str] = set()  # whose memory has random values of a parameter
+
+    def make(self, name: str, tensor: Tensor, number: int, known: Tensor | None) -> Tensor:
+        """Return a tensor with the values of a state, laid out as it is; those that were made before are lost.
+
+        number: as of `make_trial_input`. known: the values; without them they are random ones: buffers positive (as
+        variances are), parameters small, and in the next run of the other sign.
+        """
+        if known is not None and known.layout is not torch.strided:
+            return known.detach().clone()
+        memory = self._memories.get(name)
+        if memory is None or memory.untyped_storage().nbytes() < memory.nbytes:  # which the module may have freed
+            memory = self._memories[name] = _make_empty(tensor)
+            self._drawn.discard(name)
+        if known is not None:
+            memory.copy_(known.detach())
+            self._drawn.discard(name)
+        elif is_whole(tensor):
+            memory.fill_(number % 2)
+        elif name in self._drawn:
+            memory.neg_()
+        else:
+            low, high = (-0.2, 0.2) if tensor.requires_grad else (0.5, 1.5)
+            if memory.dtype not in _DRAWN_IN_PLACE:
+                memory.copy_(torch.empty(memory.shape).uniform_(low, high))
+            else:
+                memory.uniform_(low, high)
+                self._drawn.update([name] if tensor.requires_grad else [])
+        return memory.detach()
+
+
+def _make_empty(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, dense_spec(tensor).stride, dtype=tensor.dtype, device="cpu")
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor is of whole numbers, truth values included."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def dense_spec(tensor: Tensor) -> TensorSpec:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -43,6 +44,8 @@ class SeenTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:  # which torch asks for each operand of many operators
+            return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, Tensor):
                 self._others |= id(leaf) not in self._positions and id(leaf) not in self._own

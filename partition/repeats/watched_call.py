@@ -24,7 +24,7 @@ _OF_OPERATORS = "torch/_library/autograd.py"
 # Names by which code reaches what its own names do not show.
 _REACHING = frozenset(("setattr", "delattr", "globals", "vars", "exec", "eval", "__import__", "import_module"))
 _REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
-# What torch's functions take that has no code of the model, which they would run. Of a subclass of them nothing is known.
+# What torch's functions get that has no code of the model, which they would run. Of subclasses nothing is known.
 _TENSORS = (Tensor, nn.Parameter, FakeTensor)
 _WITHOUT_CODE = frozenset((*PLAIN, *_TENSORS, torch.Size, torch.SymInt, torch.SymFloat, torch.SymBool, type(...)))
 _CONTAINERS = (tuple, list)
@@ -107,14 +107,9 @@ def _may_run_users_code(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return True
     modes = (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())  # type: ignore[no-untyped-call]
-    return any(_is_users_class(type(mode)) for mode in modes) or not (
+    return any(_is_users_module(type(mode).__module__) for mode in modes) or not (
         _is_without_code(args) and _is_without_code(tuple(kwargs.values()))
     )
-
-
-@functools.lru_cache(maxsize=256)
-def _is_users_class(kind: type) -> bool:
-    return is_users_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
 
 def _is_without_code(values: Any) -> bool:
@@ -192,6 +187,7 @@ def _binds_outer_names(code: CodeType) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=256)
 def _is_users_module(name: str) -> bool:
     """Whether an imported file is, or may be, of the model's code."""
     file = getattr(sys.modules.get(name), "__file__", None)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from .user_frames import CodeLine, find_code_line
 
@@ -86,12 +87,14 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if func is torch.ops.prim.device.default:  # which torch asks for each operand of many operators
+            return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+        operands = list[Tensor]()
+        described = _describe((args, kwargs) if isinstance(func, OpOverload) else _flatten((args, kwargs)), operands)
         reads = [self.number(operand) for operand in operands]
         random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self._draws += random
         varies = random or any(find_memory(operand) in self._varying for operand in operands)
-        described = tree_map(_describe, (args, kwargs))
         call = self._digest(str(func), described, torch.is_grad_enabled(), self._draws if random else 0, parents=reads)
         if self._steps > 1 and call not in self._known:
             self._places.setdefault(call, find_code_line())
@@ -100,7 +103,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for memory in {find_memory(tensor) for tensor in list_written(func, args, kwargs)}:
             self._written[memory] = self._digest("written", parents=[self._written.get(memory, ""), call])
             changed.add(memory)
-        for i, leaf in enumerate(tree_leaves(result)):
+        for i, leaf in enumerate((result,) if isinstance(result, Tensor) else tree_leaves(result)):
             if isinstance(leaf, Tensor) and not any(leaf is operand for operand in operands):
                 self._enter(leaf, self._digest("result", i, parents=[call]))
                 changed.add(find_memory(leaf))
@@ -111,7 +114,8 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def number(self, tensor: Tensor) -> str:
         """Return the number of what a tensor holds now."""
         made = self._numbers.get(id(tensor)) or self._enter(tensor, self._describe_constant(tensor))
-        return self._digest("now", parents=[made, self._written.get(find_memory(tensor), "")])
+        written = self._written.get(find_memory(tensor), "")
+        return self._digest("written to", parents=[made, written]) if written else made
 
     def _enter(self, tensor: Tensor, number: str) -> str:
         self._numbers[id(tensor)] = number
@@ -156,8 +160,22 @@ def fills_memory(tensor: Tensor) -> bool:
     return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == taken
 
 
-def _describe(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, PLAIN) else type(leaf).__name__
+def _flatten(arguments: Any) -> tuple[list[Any], str]:
+    """Return arguments of a higher-order operator, which may be in containers of any class."""
+    leaves, form = tree_flatten(arguments)
+    return leaves, str(form)
+
+
+def _describe(value: Any, operands: list[Tensor]) -> Any:
+    """Return nested arguments as plain data, and append the tensors among them to `operands`."""
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind([_describe(one, operands) for one in value])
+    if kind is dict:
+        return {key: _describe(one, operands) for key, one in value.items()}
+    if isinstance(value, Tensor):
+        operands.append(value)
+    return value if isinstance(value, PLAIN) else kind.__name__
 
 
 def list_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:

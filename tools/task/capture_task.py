@@ -65,11 +65,11 @@ def capture_task(spec: TaskSpec, task: "Task | None" = None, *, search: bool = T
 
 def _capture(spec: TaskSpec, task: "Task", example: Example, *, search: bool = True) -> CapturedTask:
     leaf_modules = tuple(dict.fromkeys((*task.leaf_modules, *spec.leaf_modules)))
-    notes = list[str]()
+    notes, model = list[str](), build_without_weights(task)
 
     def attempt(tried: tuple[str, ...]) -> "tuple[Graph, Graph, dict[str, Tensor]]":
         notes.clear()
-        return _graphs(task, example, tried, spec, notes.append)
+        return _graphs(task, model, example, tried, spec, notes.append)
 
     if search:
         graphs, found, error = capture_by_leaf_modules(attempt, leaf_modules)
@@ -153,9 +153,14 @@ def capture_example(
 
 
 def _graphs(
-    task: "Task", example: Example, leaf_modules: Sequence[str], spec: TaskSpec, tell: Callable[[str], None]
+    task: "Task",
+    model: "nn.Module",
+    example: Example,
+    leaf_modules: Sequence[str],
+    spec: TaskSpec,
+    tell: Callable[[str], None],
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    batch, freeze, model = example.batch, has_one_length(example), build_without_weights(task)
+    batch, freeze = example.batch, has_one_length(example)
     train, constants = _graph(task, model, batch, leaf_modules, spec, tell, training=True, freeze=freeze)
     evaluation, more = _graph(task, model, batch, leaf_modules, spec, tell, training=False)
     constants |= more

@@ -1,6 +1,8 @@
 """Layers that look alike and count their calls where nothing shows it at once: each counts, also those of a chain."""
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import layer_stacks
 import pytest
@@ -92,6 +94,49 @@ class InImport(Counting):
         return stacks.COUNT["calls"]
 
 
+class ByArgument(Layer):
+    """Has a function of torch call one that does something else at its sixth call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + F.triplet_margin_with_distance_loss(x, x, x, distance_function=self.measure)
+
+    def measure(self, x: Tensor, y: Tensor) -> Tensor:
+        Helper.calls += 1
+        difference = (x - y).sum(-1)
+        return difference.relu() if Helper.calls % (2 * DEPTH) == 6 else difference  # it is called twice
+
+
+class Index:
+    """Is another number at the sixth time."""
+
+    def __index__(self) -> int:
+        Helper.calls += 1
+        return int(Helper.calls % DEPTH == 6)
+
+
+class ByIndex(Layer):
+    """Has a function of torch ask an object for a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * x[Index()].relu()
+
+
+class Scale:
+    """Is another number at the sixth time, for functions of torch."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Helper.calls += 1
+        return float(Helper.calls % DEPTH == 6)
+
+
+class ByOverride(Layer):
+    """Has a tensor of a class of its own change what a function of torch does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.add(Scale(), 1.0)
+
+
 class Scaled(Layer):
     """Is a layer of another class."""
 
@@ -129,11 +174,26 @@ def assert_same_with_reuse(make: Callable[[], nn.Module], *, training: bool) -> 
     return graphs[0]
 
 
+def describe_layer(graph: Graph, layer: str) -> str:
+    """Return what a layer does, whatever its tensors are called."""
+    ops = [op for op in graph.ops if op.module.partition(".")[0] == layer]
+    done = [(op.target, sorted((name, value) for name, value in op.arguments.items())) for op in ops]
+    return re.sub(r"'tensor': '[^']*'", "tensor", repr(done))
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layer", [InInnerClass, ByHelper, ByName, InGlobals, InImport])
 def test_every_call_counts(layer: type[Counting], training: bool) -> None:
     graph = assert_same_with_reuse(lambda: nn.Sequential(*(layer() for _ in range(DEPTH))), training=training)
     assert sum(op.target == "aten.relu.default" for op in graph.ops) == 1
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layer", [ByArgument, ByIndex, ByOverride])
+def test_what_functions_of_torch_call_counts(layer: type[Layer], training: bool) -> None:
+    graph = assert_same_with_reuse(lambda: nn.Sequential(*(layer(p=0.0) for _ in range(DEPTH))), training=training)
+    done = {describe_layer(graph, str(number)) for number in range(DEPTH)}
+    assert len(done) == 2
 
 
 @pytest.mark.parametrize("training", [True, False])
