@@ -270,11 +270,11 @@ def freeze_reads(modules: Modules, code: LayerCode, freezer: Freezer) -> tuple[t
 
 def _freeze_attribute(owner: nn.Module, name: str, freezer: Freezer) -> Hashable:
     """Freeze an attribute of a module or of its class."""
-    if name in vars(owner):
-        return freezer.freeze(vars(owner)[name])
-    for table in (owner._parameters, owner._buffers, owner._modules):
-        if name in table:
-            return "registered"
+    own = vars(owner)
+    if name in own:
+        return freezer.freeze(own[name])
+    if any(name in own[table] for table in ("_parameters", "_buffers", "_modules")):
+        return "registered"
     found = next((vars(one)[name] for one in type(owner).__mro__ if name in vars(one)), None)
     return freezer.freeze(found)
 

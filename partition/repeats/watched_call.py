@@ -5,7 +5,7 @@ import dis
 import functools
 import sys
 from collections.abc import Iterator, Mapping
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType, MethodWrapperType, TracebackType
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class WatchedCall:
         self.is_opaque = False
         self._seen: dict[int, CodeType] = {}  # by id, as it takes long to compare code
         self._tracer: Any = None
+        self._around: Any = None  # the tracer of the call around this one
         self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> "WatchedCall":
@@ -56,6 +57,7 @@ class WatchedCall:
             self._entered.enter_context(UNWATCHED)
         _active.append(self)
         self._tracer = sys.gettrace()
+        self._around = self._tracer if isinstance(getattr(self._tracer, "__self__", None), WatchedCall) else None
         sys.settrace(self._note_code)
         return self
 
@@ -65,8 +67,8 @@ class WatchedCall:
         self._entered.close()
 
     def _note_code(self, frame: FrameType, event: str, argument: object) -> None:
-        if isinstance(getattr(self._tracer, "__self__", None), WatchedCall):
-            self._tracer(frame, event, argument)
+        if self._around is not None:
+            self._around(frame, event, argument)
         code = frame.f_code
         if id(code) in self._seen:
             return
@@ -86,10 +88,12 @@ class _UnwatchedFunctions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, tracer = kwargs or {}, sys.gettrace()
-        if tracer is None or _may_run_users_code(func, args, kwargs):
+        if tracer is None or isinstance(func, MethodWrapperType):  # to watch an attribute takes less than not to
             return func(*args, **kwargs)
         sys.settrace(None)
         try:
+            if _may_run_users_code(func, args, kwargs):
+                sys.settrace(tracer)
             return func(*args, **kwargs)
         finally:
             sys.settrace(tracer)
