@@ -270,7 +270,8 @@ def _name_failures(step: StepModule, names: Sequence[str], leaf_modules: Sequenc
         failed, cause = describe_failure(error, step.model), error
     else:
         return
-    raise failed.suggest(find_leaf_globs(step.model, failed.modules, names), leaf_modules) from cause
+    globs, other_globs = (find_leaf_globs(step.model, held, names) for held in (failed.modules, failed.others))
+    raise failed.suggest(globs, leaf_modules, other_globs) from cause
 
 
 def _make_fake_mode() -> FakeTensorMode:

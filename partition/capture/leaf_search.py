@@ -34,17 +34,23 @@ def capture_by_leaf_modules(
         if not candidates:
             break
         candidate = candidates.pop(0)
-        tried = (*(leaf_modules if candidate in PARTS else accepted), candidate)
+        is_part = candidate[0] in PARTS
+        tried = (*(leaf_modules if is_part else accepted), *candidate)
         try:
             return attempt(tried), tried, first
         except Untraceable as again:
-            if candidate not in PARTS:
+            if not is_part:
                 accepted, candidates = tried, _list_candidates(again)
         except BadInput:  # this module does not suit; the one around it may
             continue
     raise first.without_solution() from first
 
 
-def _list_candidates(error: Untraceable) -> list[str]:
-    """Return leaf modules that may help, the smallest first. Where no module has failed, the loss may have."""
-    return [*error.globs, *(() if error.globs else (LOSS,)), MODEL, STEP]
+def _list_candidates(error: Untraceable) -> list[tuple[str, ...]]:
+    """Return leaf modules that may help, the smallest first. Where no module has failed, the loss may have.
+
+    Where several modules fail, each for itself, all of them are the first to be tried.
+    """
+    all_that_fail = [(*error.globs[:1], *error.other_globs)] if error.globs and error.other_globs else []
+    outwards = [*error.globs, *(() if error.globs else (LOSS,)), MODEL, STEP]
+    return [*all_that_fail, *((one,) for one in outwards)]

@@ -25,7 +25,8 @@ class Untraceable(BadInput):
     """The error E320: a line of the model that cannot be traced.
 
     rewrite: what to write there instead. modules: names of those that hold the line, the innermost first. globs: those
-    of them that may become leaf modules. suggested: leaf modules that the error suggests. example: the message where
+    of them that may become leaf modules. others: the innermost modules that hold further lines, each to blame for
+    itself; other_globs: globs for these. suggested: leaf modules that the error suggests. example: the message where
     the line may as well be right and the example batch wrong, which makes it E321.
     """
 
@@ -36,6 +37,8 @@ class Untraceable(BadInput):
         rewrite: str = REWRITE,
         modules: Sequence[str] = (),
         globs: Sequence[str] = (),
+        others: Sequence[str] = (),
+        other_globs: Sequence[str] = (),
         suggested: Sequence[str] = (),
         example: str = "",
     ) -> None:
@@ -46,19 +49,25 @@ class Untraceable(BadInput):
         super().__init__("E321" if example else "E320", example or facts, fix=fix)
         self.traced, self.rewrite, self.example = facts, rewrite, example
         self.modules, self.globs = tuple(modules), tuple(globs)
+        self.others, self.other_globs = tuple(others), tuple(other_globs)
 
     def in_modules(self, modules: Sequence[str]) -> "Untraceable":
         """Return the same error, raised in these modules."""
         return Untraceable(self.traced, rewrite=self.rewrite, modules=modules, example=self.example)
 
-    def suggest(self, globs: Sequence[str], leaf_modules: Sequence[str]) -> "Untraceable":
-        """Return the same error, suggesting `leaf_modules` and the innermost module that may become one."""
-        suggested = (*leaf_modules, *globs[:1]) if globs else ()
+    def suggest(
+        self, globs: Sequence[str], leaf_modules: Sequence[str], other_globs: Sequence[str] = ()
+    ) -> "Untraceable":
+        """Return the same error, suggesting `leaf_modules` and the innermost modules that may become some."""
+        beside = [glob for glob in other_globs if glob not in globs]
+        suggested = (*leaf_modules, *globs[:1], *beside) if globs else ()
         return Untraceable(
             self.traced,
             rewrite=self.rewrite,
             modules=self.modules,
             globs=globs,
+            others=self.others,
+            other_globs=beside,
             suggested=suggested,
             example=self.example,
         )
@@ -93,8 +102,9 @@ def refuse_difference(steps: RepeatedSteps, model: nn.Module, tell: Callable[[st
 
 def _untraceable_difference(difference: Difference, model: nn.Module) -> Untraceable:
     names = {id(module): name for name, module in model.named_modules() if name}
-    code_line = difference.code_line or CodeLine("", ())
+    code_line, *others = difference.places or [CodeLine("", ())]
     modules = [names[module] for module in code_line.modules if module in names]
+    inner = [next((names[module] for module in other.modules if module in names), "") for other in others]
     modules = modules or [change.module for change in difference.changes if change.module]
     at = f" at {code_line.line}" if code_line.line else ""
     there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
@@ -104,7 +114,8 @@ def _untraceable_difference(difference: Difference, model: nn.Module) -> Untrace
     left = ", ".join(dict.fromkeys(change.described for change in difference.changes))
     why = f": a step leaves something for the next in {left}" if left else ""
     facts = f"the model does not compute the same in every step{at}{there}{why}"
-    return Untraceable(facts, rewrite="keep what changes in a buffer, and change it in place", modules=modules)
+    rewrite = "keep what changes in a buffer, and change it in place"
+    return Untraceable(facts, rewrite=rewrite, modules=modules, others=[name for name in inner if name])
 
 
 def find_modules_of(error: BaseException, model: nn.Module) -> tuple[str, ...]:

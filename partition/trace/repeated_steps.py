@@ -19,12 +19,12 @@ MAX_STEPS = 16  # in which a counter may come to bear
 
 @dataclass(frozen=True)
 class Difference:
-    """How steps differ. code_line: where, as far as it is known. changes: the attributes in which they leave something.
+    """How steps differ. places: where, as far as it is known. changes: the attributes in which they leave something.
 
     draws: whether the reason is that numbers are drawn from the generators of Python or numpy.
     """
 
-    code_line: CodeLine | None
+    places: Sequence[CodeLine]
     changes: Sequence[Change]
     draws: bool = False
 
@@ -51,7 +51,8 @@ def repeat_step(
     numbers, generators, initial = ValueNumbers(states), read_generators(), read_attributes(model)
     expected = _run_once(run, numbers)
     if read_generators() != generators:
-        return RepeatedSteps(Difference(find_drawing_line(run), (), draws=True), (), 1)
+        line = find_drawing_line(run)
+        return RepeatedSteps(Difference([] if line is None else [line], (), draws=True), (), 1)
     changes: Sequence[Change] = ()
     for count in range(2, MAX_STEPS + 1):
         before = read_attributes(model)
@@ -60,7 +61,7 @@ def repeat_step(
         changes = list_changes(before, after)
         if found != expected:
             causes = changes or [*list_changes(initial, after), *list_tensors(model, numbers.is_left_over)]
-            return RepeatedSteps(Difference(numbers.find_difference(found), causes), changes, count)
+            return RepeatedSteps(Difference(numbers.find_differences(found), causes), changes, count)
         if not changes:
             break
     return RepeatedSteps(None, changes, count)

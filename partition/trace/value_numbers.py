@@ -41,6 +41,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._varying: set[int] = set()  # memories whose content is made of states or of random numbers
         self._kept: list[Any] = []  # so that no id is given twice
         self._steps = self._draws = 0
+        self._left_over: set[str] = set()  # digests of what was left by the steps before
         self._known: set[str] = set()  # digests of the steps before
         self._parents: dict[str, tuple[str, ...]] = {}  # of the digests that are new in this step
         self._places: dict[str, CodeLine] = {}  # of the calls that are new in this step, in their order
@@ -55,6 +56,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for memory in self._varying:
             left = self._digest("left over", parents=[self._written.get(memory, "")])
             self._written[memory] = "" if memory in self._name_of else left
+            self._left_over.add(left)
         self._varying.update(self._name_of)
 
     def end_step(self, results: Sequence[Tensor]) -> Sequence[str]:
@@ -70,15 +72,28 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         memory = find_memory(tensor)
         return memory in self._varying and memory not in self._name_of
 
-    def find_difference(self, numbers: Sequence[str]) -> CodeLine | None:
-        """Return the first place of this step that computes what no step before has, among what leads to `numbers`."""
+    def find_differences(self, numbers: Sequence[str]) -> Sequence[CodeLine]:
+        """Return the places of this step that compute what no step before has, among what leads to `numbers`.
+
+        Left out are those that differ because of another one of them, and read nothing that a step has left over.
+        """
         pending, found = list(numbers), set[str]()
         while pending:
             digest = pending.pop()
             if digest not in found and digest not in self._known:
                 found.add(digest)
                 pending += self._parents.get(digest, ())
-        return next((place for call, place in self._places.items() if call in found), None)
+        places, following, left = list[CodeLine](), set[str](), set(self._left_over)
+        for digest, parents in self._parents.items():  # each is after its parents
+            reads_left, follows = not left.isdisjoint(parents), not following.isdisjoint(parents)
+            if digest in found and digest in self._places:
+                places += [self._places[digest]] if reads_left or not follows else []
+                following.add(digest)
+            elif follows:
+                following.add(digest)
+            elif reads_left:
+                left.add(digest)
+        return list(dict.fromkeys(places))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

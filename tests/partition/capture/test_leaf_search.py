@@ -89,3 +89,51 @@ def test_a_loss_that_overwrites_a_tensor_of_its_own_becomes_an_island(make_loss:
 def test_parts_of_the_loss_may_become_the_loss() -> None:
     assert find_leaf_globs(nn.Linear(6, 6), ["(loss).inner", "(loss)"], ()) == ("(loss)",)
     assert find_leaf_globs(nn.Linear(6, 6), ["(loss).inner"], ("(loss)",)) == ()
+
+
+class Remembering(nn.Module):
+    """Adds what it got in the step before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = x + self.last.pop() if self.last else x * 2
+        self.last.append(x.detach())
+        return result
+
+
+class AlsoRemembering(Remembering):
+    """Is of another class, so that no glob is of both."""
+
+
+def test_modules_that_fail_each_for_itself_are_tried_together() -> None:
+    model, x, tried = nn.Sequential(), torch.zeros(2, 2), list[tuple[str, ...]]()
+    parts = {"one": Remembering(), "wide": nn.Linear(2, 2), "two": AlsoRemembering(), "last": nn.Linear(2, 2)}
+    for name, part in parts.items():
+        model.add_module(name, part)
+
+    def attempt(leaf_modules: tuple[str, ...]) -> object:
+        tried.append(leaf_modules)
+        return capture(model, F.mse_loss, (x,), (x,), leaf_modules=leaf_modules)
+
+    _, found, error = capture_by_leaf_modules(attempt, ())
+    assert tried == [(), ("one", "two")]
+    assert found == ("one", "two")
+    assert "--leaf-modules 'one' --leaf-modules 'two'" in str(error)
+
+
+def test_where_they_do_not_suit_together_they_are_tried_one_by_one() -> None:
+    tried = list[tuple[str, ...]]()
+
+    def attempt(leaf_modules: tuple[str, ...]) -> str:
+        tried.append(leaf_modules)
+        if not leaf_modules:
+            raise Untraceable("", globs=["inner", "outer"], other_globs=["other"])
+        if "other" in leaf_modules:
+            raise BadInput("E326", "")
+        return "found"
+
+    assert capture_by_leaf_modules(attempt, ())[:2] == ("found", ("inner",))
+    assert tried == [(), ("inner", "other"), ("inner",)]
