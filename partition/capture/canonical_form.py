@@ -13,7 +13,7 @@ from torch.fx import Node
 from ..draft.draft import has_fixed_size
 from ..ir.arguments import bind_arguments
 from ..trace.grouped_products import GROUPED_STANDS_FOR
-from ..trace.packed_sequences import STANDS_FOR
+from ..trace.recurrent_stand_ins import STANDS_FOR
 
 aten = torch.ops.aten
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from ...errors import BadInput
 from ..draft.draft import Draft, draft_tensor
 from ..operators.step_module import StepModule
 from ..recurrence.recurrent_call import Unroller
+from ..trace.recurrent_stand_ins import WHOLE
 from .lowering import Lowering
 from .traced_code import keep_quiet
 
@@ -31,6 +32,9 @@ def draft_exported(
     step: what was exported, for the names of parameters and buffers. autocast: the dtype in which torch.autocast
     computes, or "". unroller: makes operators of the time steps of recurrent nets; None leaves them whole.
     """
+    for graph in [inner.graph for inner in exported.graph_module.modules() if isinstance(inner, fx.GraphModule)]:
+        for node in graph.nodes:
+            node.target = WHOLE.get(node.target, node.target)
     draft = Draft()
     lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None, unroller=unroller)
     constants = _enter_placeholders(exported, step, lowering)

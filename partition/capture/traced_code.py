@@ -18,7 +18,7 @@ from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
 from ..trace.grouped_products import GROUPED_PRODUCTS
 from ..trace.known_conditions import KnownConditions
-from ..trace.packed_sequences import PACKED_SEQUENCES
+from ..trace.recurrent_stand_ins import RECURRENT_NETS
 from ..trace.stand_ins import DETACHED_DATA, SIZES_IN_TENSORS, StandIns
 from ..trace.suspended_trace import say_whether_exporting
 
@@ -41,7 +41,7 @@ def run_as_traced(step: StepModule, autocast: str) -> Iterator[None]:
     with (
         keep_global_caches([*step.modules(), getattr(step.criterion, "function", None)]),
         show_gradient_modes(),
-        StandIns(DETACHED_DATA, SIZES_IN_TENSORS, PACKED_SEQUENCES, GROUPED_PRODUCTS, KnownConditions().stand_ins),
+        StandIns(DETACHED_DATA, SIZES_IN_TENSORS, RECURRENT_NETS, GROUPED_PRODUCTS, KnownConditions().stand_ins),
         torch.compiler.set_stance("force_eager"),
         say_whether_exporting(True),
         _unchecked_distributions(),

@@ -1,7 +1,7 @@
-"""Recurrent nets over packed sequences, in a trace: one operator each, since how many steps they take depends on data.
+"""Recurrent nets without data: one operator each, which stands in for torch's, has its arguments and computes nothing.
 
-Torch takes `lstm` over packed data apart into its steps even in a trace without data, and cannot. The operators here
-stand in for those of torch, whose arguments they have; they compute nothing.
+Torch takes them apart into their time steps. Over packed sequences it cannot, since how many steps there are depends on
+data; over others it takes long.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from .stand_ins import Table
 
@@ -21,6 +22,14 @@ for _name in ("gru", "rnn_tanh", "rnn_relu"):
     _LIBRARY.define(  # type: ignore[no-untyped-call]
         f"packed_{_name}(Tensor data, Tensor batch_sizes, Tensor hx, {_TAIL}) -> (Tensor, Tensor)"
     )
+for _prefix, _tags in (("", ()), ("random_", (torch.Tag.nondeterministic_seeded,))):
+    _LIBRARY.define(  # type: ignore[no-untyped-call]
+        f"{_prefix}lstm(Tensor input, Tensor[] hx, {_TAIL}, bool batch_first) -> (Tensor, Tensor, Tensor)", tags=_tags
+    )
+    for _name in ("gru", "rnn_tanh", "rnn_relu"):
+        _LIBRARY.define(  # type: ignore[no-untyped-call]
+            f"{_prefix}{_name}(Tensor input, Tensor hx, {_TAIL}, bool batch_first) -> (Tensor, Tensor)", tags=_tags
+        )
 _LIBRARY.define(  # type: ignore[no-untyped-call]
     "pad_packed(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, int total_length)"
     " -> (Tensor, Tensor)"
@@ -34,14 +43,26 @@ STANDS_FOR = {
     _cutset.packed_rnn_relu.default: _aten.rnn_relu.data,
     _cutset.pad_packed.default: _aten._pad_packed_sequence.default,
 }
+# Those over other sequences have the names of torch's, too, as nodes of a trace.
+WHOLE = {
+    _cutset.lstm.default: _aten.lstm.input,
+    _cutset.gru.default: _aten.gru.input,
+    _cutset.rnn_tanh.default: _aten.rnn_tanh.input,
+    _cutset.rnn_relu.default: _aten.rnn_relu.input,
+}
 _VF = torch._VF
 
 
-def _run_packed(name: str) -> Callable[..., Any]:
+def _stand_in(name: str) -> Callable[..., Any]:
     def run(net: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(args[3], list | tuple):  # else the second argument is `batch_sizes`
+        lists: list[Any] = [list(arg) if isinstance(arg, tuple) else arg for arg in args]
+        if isinstance(lists[3], list):  # the second argument is `batch_sizes`
+            return getattr(_cutset, f"packed_{name}")(*lists)
+        layers, dropout, train = lists[4:7]
+        draws = train and dropout > 0 and layers > 1
+        if kwargs or torch.is_autocast_enabled("cpu") or (draws and get_proxy_mode() is not None):
             return net(*args, **kwargs)
-        return getattr(_cutset, f"packed_{name}")(*(list(arg) if isinstance(arg, tuple) else arg for arg in args))
+        return getattr(_cutset, f"random_{name}" if draws else name)(*lists)
 
     return run
 
@@ -55,10 +76,10 @@ def _pack(pack: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     return data, batch_sizes.to(torch.int64)  # as they are, but torch's fake ones have the dtype of the data
 
 
-PACKED_SEQUENCES: Table = {
+RECURRENT_NETS: Table = {
     _VF._pad_packed_sequence: _pad,
     _VF._pack_padded_sequence: _pack,
-    **{getattr(_VF, name): _run_packed(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{getattr(_VF, name): _stand_in(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 
 
@@ -73,6 +94,17 @@ def _empty_lstm(data: Tensor, batch_sizes: Tensor, hx: Sequence[Tensor], *rest: 
 
 def _empty_rnn(data: Tensor, batch_sizes: Tensor, hx: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return _empty_states(data, [hx], rest[-1])
+
+
+def _empty_output(input: Tensor, hx: Sequence[Tensor], *rest: Any) -> tuple[Tensor, ...]:
+    bidirectional, batch_first = rest[-2:]
+    steps, batch = (input.shape[1], input.shape[0]) if batch_first else (input.shape[0], input.shape[1])
+    output = input.new_empty(steps, batch, hx[0].shape[-1] * (2 if bidirectional else 1))
+    return output.transpose(0, 1) if batch_first else output, *(state.new_empty(state.shape) for state in hx)
+
+
+def _empty_rnn_output(input: Tensor, hx: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return _empty_output(input, [hx], *rest)
 
 
 def _empty_padded(
@@ -93,8 +125,12 @@ _EMPTY: dict[Any, Callable[..., Any]] = {
     _cutset.packed_lstm.default: _empty_lstm,
     _cutset.pad_packed.default: _empty_padded,
 }
-for _operator in STANDS_FOR:
-    _qualified = _operator.name()  # type: ignore[no-untyped-call]
+for _prefix in ("", "random_"):
+    for _name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        _operator = getattr(_cutset, _prefix + _name).default
+        _EMPTY[_operator] = _empty_output if _name == "lstm" else _empty_rnn_output
+for _operator in dict.fromkeys((*STANDS_FOR, *_EMPTY)):
+    _qualified = _operator.name()
     _empty = _EMPTY.get(_operator, _empty_rnn)
     torch.library.register_fake(_qualified, _empty, lib=_LIBRARY)
     # It is registered so that a trace knows which results carry a gradient.
