@@ -47,7 +47,7 @@ from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .loss_check import demand_loss
 from .traced_code import keep_quiet, refuse_scripted_modules, run_as_traced
 from .tracing_error import (
-    DATA_DEPENDENT,
+    WITHOUT_DATA,
     Untraceable,
     describe_failure,
     find_leaf_globs,
@@ -313,7 +313,7 @@ def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
     except BadInput:
         raise
     except Exception as error:
-        if isinstance(error, DATA_DEPENDENT):
+        if isinstance(error, WITHOUT_DATA):
             raise describe_failure(error, step.model) from error
         shapes = ", ".join(str(tuple(t.shape)) for group in example for t in group)
         at = f"{describe_location(error)}: {first_line(error)}"

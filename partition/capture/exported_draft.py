@@ -32,6 +32,7 @@ def draft_exported(
     step: what was exported, for the names of parameters and buffers. autocast: the dtype in which torch.autocast
     computes, or "". unroller: makes operators of the time steps of recurrent nets; None leaves them whole.
     """
+    # Also in the graphs of higher-order operators, such as that of a checkpoint.
     for graph in [inner.graph for inner in exported.graph_module.modules() if isinstance(inner, fx.GraphModule)]:
         for node in graph.nodes:
             node.target = WHOLE.get(node.target, node.target)

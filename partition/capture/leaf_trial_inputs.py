@@ -21,7 +21,6 @@ STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.zeros_like,
 )
 
-
 _DRAWN_IN_PLACE = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 

@@ -11,13 +11,20 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ...errors import BadInput
 from ..operators.step_module import PARTS
+from ..trace.recurrent_stand_ins import NoBackwardError
 from ..trace.repeated_steps import Difference, RepeatedSteps
 from ..trace.source_location import describe_location, first_line, module_paths, source_line
 from ..trace.user_frames import CodeLine
 from .leaf_selection import find_glob, is_inside
 
 UNCUT = "train it uncut, data parallel only, with --machines 1"
-DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+# Raised in a run without data alone.
+WITHOUT_DATA = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+    NoBackwardError,
+)
 REWRITE = "write branches on tensor values with torch.where"
 
 

@@ -117,8 +117,12 @@ def _empty_padded(
     return data.new_empty(*leading, *data.shape[1:]), batch_sizes.new_empty(batch)
 
 
+class NoBackwardError(Exception):
+    """A step asks for a gradient through a recurrent net, which an operator that computes nothing does not have."""
+
+
 def _refuse_backward(context: Any, *gradients: Any) -> Any:
-    raise AssertionError("a stand-in has no gradient")
+    raise NoBackwardError("it asks for a gradient through a recurrent net, which a trace does not show")
 
 
 _EMPTY: dict[Any, Callable[..., Any]] = {

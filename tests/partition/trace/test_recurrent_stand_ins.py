@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cutset.partition.capture.export import capture
+from cutset.partition.capture.tracing_error import Untraceable
 from cutset.partition.trace.recurrent_stand_ins import RECURRENT_NETS
 from cutset.partition.trace.stand_ins import StandIns
 
@@ -82,3 +83,23 @@ def test_time_steps_cost_nothing_where_nothing_is_traced(kind: type[nn.RNNBase])
             net(mode.from_tensor(torch.zeros(steps, 2, 4, dtype=torch.float64)))
         counts.append(counted.count)
     assert counts[0] == counts[1]
+
+
+class Penalized(nn.Module):
+    """Asks for a gradient through a recurrent net while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.net = nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = x * self.scale
+        (gradient,) = torch.autograd.grad(self.net(scaled)[0].sum(), scaled, create_graph=True)
+        return gradient
+
+
+def test_a_gradient_through_a_net_within_the_step_is_refused_by_its_line() -> None:
+    x = torch.zeros(2, 3, 4)
+    with pytest.raises(Untraceable, match=r"(?s)E320.*torch.autograd.grad.*a gradient through a recurrent net"):
+        capture(Penalized(), F.mse_loss, (x,), (x,))
