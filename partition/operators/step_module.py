@@ -1,4 +1,7 @@
-"""`StepModule`: the model and its loss as one module, which is what a step computes; and the names of its parts."""
+"""`StepModule`: the model and its loss as one module, which is what a step computes; and the names of its parts.
+
+A loss must be a number with a gradient.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...errors import BadInput
 from ..ir.output_layout import list_tensors
 
 # Names, as of leaf modules, of what is no submodule of the model.
@@ -74,3 +78,21 @@ class StepModule(nn.Module):
             assert self.criterion is not None
             return self.criterion
         return self.model if name in (MODEL, STEP) else self.model.get_submodule(name)
+
+
+def demand_loss(loss: Any, model: nn.Module) -> Tensor:
+    """Return the loss; BadInput where it is no scalar, or has no gradient though gradients are on.
+
+    model: what computed it. Where that has nothing to train, a loss has no gradient rightly.
+    """
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
+    trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters())
+    if trains and not loss.requires_grad:
+        raise BadInput(
+            "E322",
+            "the loss has no gradient: no parameter would ever change",
+            fix="compute it from what the model gives, without comparisons, argmax, detach() or torch.no_grad()",
+        )
+    return loss

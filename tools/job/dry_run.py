@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_map
 
 from ...errors import BadInput
 from ...models.task import Data
-from ...partition.capture.loss_check import demand_loss
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.ir.pytree import first_tensor
+from ...partition.operators.step_module import demand_loss
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..blame import blame

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import BadInput
-from ...partition.capture.export import capture
+from ...partition.capture.export import StepCapture
 from ...partition.capture.leaf_search import capture_by_leaf_modules
 from ...partition.capture.leaf_selection import select_leaf_modules
 from ...partition.capture.leaf_trial import TrialFailed
 from ...partition.capture.tracing_error import Untraceable, find_leaf_globs
+from ...partition.capture.tried_step import StepRequest
 from ...partition.ir.graph import Graph, freeze_parameters
 from ...partition.operators.leaf_module import LEAF_MODULE
 from ...partition.operators.step_module import PARTS
@@ -146,7 +147,8 @@ def capture_example(
     """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
     model = build_without_weights(capture.task)
-    graph, constants = _graph(capture.task, model, example, capture.leaf_modules, spec, tell, training=training)
+    step = _try(capture.task, model, example, capture.leaf_modules, spec, tell, training=training)
+    graph, constants = step.finish()
     if training:
         _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
     return freeze_parameters(graph, capture.train.frozen), constants
@@ -161,8 +163,11 @@ def _graphs(
     tell: Callable[[str], None],
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
     batch, freeze = example.batch, has_one_length(example)
-    train, constants = _graph(task, model, batch, leaf_modules, spec, tell, training=True, freeze=freeze)
-    evaluation, more = _graph(task, model, batch, leaf_modules, spec, tell, training=False)
+    steps = (
+        _try(task, model, batch, leaf_modules, spec, tell, training=True, freeze=freeze),
+        _try(task, model, batch, leaf_modules, spec, tell, training=False),
+    )
+    (train, constants), (evaluation, more) = (step.finish() for step in steps)
     constants |= more
     _check(task, batch, train, constants, leaf_modules, spec, tell)
     return train, freeze_parameters(evaluation, train.frozen), constants
@@ -192,7 +197,7 @@ def _check(
         raise error.suggest(find_leaf_globs(model, error.modules, known), leaf_modules) from error
 
 
-def _graph(
+def _try(
     task: "Task",
     model: "nn.Module",
     example: "Data",
@@ -202,9 +207,11 @@ def _graph(
     *,
     training: bool,
     freeze: bool = False,
-) -> "tuple[Graph, dict[str, Tensor]]":
-    def trace(model: "nn.Module") -> "tuple[Graph, dict[str, Tensor]]":
-        return capture(
+) -> StepCapture:
+    """Return the capture of a step that was tried."""
+
+    def try_on(model: "nn.Module") -> StepCapture:
+        request = StepRequest(
             model,
             task.loss if training else None,
             example.inputs,
@@ -218,13 +225,16 @@ def _graph(
             readers=() if training else task.list_readers(),
             tell=tell,
         )
+        step = StepCapture(request)
+        step.prepare()
+        return step
 
     try:
-        return trace(model)
+        return try_on(model)
     except TrialFailed:  # a leaf module may need buffers as they are: an index into a table, say
         if all(not tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise
-    return trace(build_model(task, seed=0))
+    return try_on(build_model(task, seed=0))
 
 
 def _describe_islands(leaf_modules: Sequence[str], error: Untraceable) -> str:

@@ -11,7 +11,7 @@ from handed_layers import Handed, Shared, Stack, TwoInputs, X, loss
 from torch import Tensor, nn
 
 from cutset.errors import BadInput
-from cutset.partition.capture import export
+from cutset.partition.capture import export, tried_step
 from cutset.partition.capture.export import capture
 
 
@@ -244,7 +244,8 @@ def test_layers_that_do_something_else_later_are_refused(make: Callable[[], nn.M
 def list_later_steps(monkeypatch: pytest.MonkeyPatch, model: nn.Module) -> list[nn.Module]:
     """Return the steps of which several whole ones are compared in a capture: one, or none."""
     compared = list[nn.Module]()
-    monkeypatch.setattr(export, "_compare_steps", lambda copies, *others: compared.append(copies.step))
+    for module in (tried_step, export):
+        monkeypatch.setattr(module, "compare_steps", lambda tried: compared.append(tried.copies.step))
     capture(model, loss, (X,), (X,))
     return compared
 

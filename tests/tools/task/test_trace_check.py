@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cutset.errors import BadInput
 from cutset.models.task import Data, Task
-from cutset.partition.capture import export, traced_code
+from cutset.partition.capture import traced_code, tried_step
+from cutset.partition.capture.export import capture
 from cutset.partition.ir.graph import Graph, freeze_parameters
 from cutset.tools.commands.config_options import read_task_spec
 from cutset.tools.config.run_config import RunConfig
@@ -81,7 +82,7 @@ def replace_spec(*, autocast: str) -> TaskSpec:
 def test_a_gradient_that_a_trace_has_lost_is_that_of_a_leaf_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with checkpoints, if a trace is not shown what they compute."""
     monkeypatch.setattr(traced_code, "show_gradient_modes", contextlib.nullcontext)
-    monkeypatch.setattr(export, "refuse_functions", lambda *found: None)
+    monkeypatch.setattr(tried_step, "refuse_functions", lambda *found: None)
     task = task_of(checkpointed)
     ready = capture_task(SPEC, task)
     assert ready.leaf_modules
@@ -218,7 +219,7 @@ def test_generators_are_left_as_they_are() -> None:
 
 def test_a_parameter_that_is_wrongly_frozen_is_found() -> None:
     model, example = nn.Linear(6, 3), Data((torch.randn(8, 6),), (torch.arange(8) % 3,))
-    graph, constants = export.capture(model, F.cross_entropy, example.inputs, example.targets)
+    graph, constants = capture(model, F.cross_entropy, example.inputs, example.targets)
     notes = list[str]()
 
     def check(graph: Graph) -> None:

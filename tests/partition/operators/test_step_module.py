@@ -1,4 +1,4 @@
-"""A loss is one number with a gradient, or is refused before anything else."""
+"""A step is the model and its loss: a loss is one number with a gradient, or is refused before anything else."""
 
 from collections.abc import Callable
 
