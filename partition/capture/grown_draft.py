@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ..draft.draft import Draft, DraftOp
-from ..ir.arguments import find_tensors, rename_tensors
+from ..ir.arguments import rename_tensors
 from ..operators.rules.movement import STORE
 from ..operators.sharding.signature import DraftTensor
 from ..repeats.graph_segment import CannotRepeat
@@ -48,7 +48,7 @@ class _Renaming:
 
     def rename(self, op: DraftOp) -> DraftOp:
         """Return an operator of the layer as the other layer has it."""
-        names = {tensor: self.name(tensor) for tensor in find_tensors(op.arguments).values()}
+        names = {tensor: self.name(tensor) for tensor in op.operands.values()}
         return DraftOp(
             self._name_op(op),
             op.target,
@@ -165,7 +165,7 @@ def _demand_unread(
     """Refuse a draft in which others read what has another name in the grown one."""
     for layer, ops in runs:
         for op in ops if layer != after else ():
-            if not renamed.isdisjoint(find_tensors(op.arguments).values()):
+            if not renamed.isdisjoint(op.operands.values()):
                 raise CannotRepeat(f"{op.name} reads a cast of the chain")
     if not renamed.isdisjoint(draft.results):
         raise CannotRepeat("a result is a cast of the chain")
@@ -217,7 +217,7 @@ def _demand_apart(
     """Refuse a draft in which others read what the example makes, which stands for what all skipped layers make."""
     for layer, ops in runs:
         for op in ops if layer not in layers[1:] else ():
-            if not made.isdisjoint(find_tensors(op.arguments).values()):
+            if not made.isdisjoint(op.operands.values()):
                 raise CannotRepeat(f"{op.name} reads what a layer makes within the chain")
     if not made.isdisjoint(draft.results):
         raise CannotRepeat("a result is made within the chain")
@@ -262,7 +262,7 @@ def _pair(layer: Sequence[DraftOp], other: Sequence[DraftOp]) -> Iterator[tuple[
 
 def _find_named_after(op: DraftOp) -> str | None:
     """Return the tensor after which an operator is named, as a cast is, or the copy into a buffer."""
-    return next((name for name in find_tensors(op.arguments).values() if op.name.startswith(name + ".")), None)
+    return next((name for name in op.operands.values() if op.name.startswith(name + ".")), None)
 
 
 def _parse(name: str) -> tuple[str, int, str]:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten, treespec_dumps
 
 from ...errors import BadInput
 from ..ir.arguments import encode
 from ..ir.autocast import current_autocast
+from ..ir.dispatch_mode import DispatchMode
 from ..ir.pytree import Rebuild, flatten
 from ..operators.flop_counter import FlopCounter
 from ..operators.leaf_module import (
@@ -286,16 +286,17 @@ def _demand_containers_kept(request: LeafCall, args: Any, kwargs: Any, leaves: S
             )
 
 
-class _MadeInside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _MadeInside(DispatchMode):
     """Notes in which memories operators put their results while it is active."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._kept: list[Any] = []  # so that no memory is given twice
         self._memories: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def run_operator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See `DispatchMode`."""
+        result = func(*args, **kwargs)
         if not func.is_view:
             made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
             self._kept += [tensor.untyped_storage() for tensor in made]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..ir.arguments import bind_arguments, find_tensors
+from ..ir.arguments import bind_arguments
 from .draft import Draft, DraftOp, drop_unneeded
 from .found_places import find_column
 
@@ -104,8 +104,8 @@ def _add(op: DraftOp, one: str, other: str) -> DraftOp:
 
 def _balance(ops: Sequence[DraftOp], parts: set[str], draft: Draft) -> list[DraftOp]:
     """Return the operators with each chain of sums as its begin plus a tree of what is added, where the chain ends."""
-    read = Counter([name for op in ops for name in find_tensors(op.arguments).values()] + draft.results)
-    sums = {op.outputs[0]: op for op in ops if parts.intersection(find_tensors(op.arguments).values())}
+    read = Counter([name for op in ops for name in op.operands.values()] + draft.results)
+    sums = {op.outputs[0]: op for op in ops if parts.intersection(op.operands.values())}
     inner = {_operands(op)[0] for op in sums.values()} & {total for total in sums if read[total] == 1}
     found = list[DraftOp]()
     for op in ops:

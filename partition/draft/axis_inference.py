@@ -12,7 +12,7 @@ import torch
 
 from ...errors import BadInput
 from ..discovery.found_signature import find_signature
-from ..ir.arguments import decode, find_tensors
+from ..ir.arguments import decode
 from ..ir.axes import Axes
 from ..ir.empty_copy import dense_stride
 from ..ir.graph import FOUND, OPAQUE, Graph, Op, TensorInfo
@@ -101,13 +101,13 @@ def _infer_rule(op: DraftOp, draft: Draft) -> _InferredRule:
 
 
 def _has_empty(op: DraftOp, draft: Draft) -> bool:
-    names = (*op.outputs, *find_tensors(op.arguments).values())
+    names = (*op.outputs, *op.operands.values())
     return any(0 in draft.tensors[name].shape for name in names)
 
 
 def _pair_labels(op: DraftOp, signature: Signature, dims: Dims) -> list[tuple[Labels, list[tuple[int, ...]]]]:
     """Return labels and the axes of the dimensions, for the output, every operand and the dropout mask."""
-    tensors = find_tensors(op.arguments)
+    tensors = op.operands
     pairs = [(signature.output, dims[op.outputs[0]])]
     pairs += [(labels, dims[tensors[argument]]) for argument, labels in signature.operands.items()]
     if signature.mask is not None:
@@ -119,7 +119,7 @@ def _number_axes(
     draft: Draft, inferred: list[_InferredRule], axes: Axes, dims: Dims, bound: Mapping[str, BoundSignature]
 ) -> Graph:
     ops = [op for op, _, _ in inferred]
-    used = {name for op in ops for name in (*op.outputs, *find_tensors(op.arguments).values())}
+    used = {name for op in ops for name in (*op.outputs, *op.operands.values())}
     used |= {random_tensor_name(op.name) for op in ops} | set(draft.results)
     inputs = {t.name for t in draft.tensors.values() if t.kind == "input"}
     used |= inputs if used.isdisjoint(inputs) else set()  # nothing else says how many samples a batch has
@@ -167,7 +167,7 @@ def _op(
     sizes: Sequence[int],
 ) -> Op:
     op, rule, signature = inferred
-    named = find_tensors(op.arguments)
+    named = op.operands
     read = {argument: tensors[named[argument]] for argument in (signature.operands if signature else named)}
     random = tensors.get(random_tensor_name(op.name))
     if random is not None:
@@ -184,6 +184,6 @@ def _find_gradients(draft: Draft, ops: list[DraftOp]) -> set[str]:
     """Return the names of the tensors through which a gradient flows."""
     flowing = {t.name for t in draft.tensors.values() if t.kind == "parameter"}
     for op in ops:
-        if passes_gradients(op) and flowing.intersection(find_tensors(op.arguments).values()):
+        if passes_gradients(op) and flowing.intersection(op.operands.values()):
             flowing.update(name for name in op.outputs if draft.tensors[name].dtype.startswith(FLOATING_DTYPES))
     return flowing

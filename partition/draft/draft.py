@@ -1,5 +1,6 @@
 """`Draft`: the operators of a model in order, before their axes and loops are known; `DraftBuilder` enters them."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,11 @@ class DraftOp:
     module: str
     source: str
     writes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, str]:
+        """Names of its tensors by argument, see `find_tensors`."""
+        return find_tensors(self.arguments)
 
 
 @dataclass
@@ -129,7 +135,7 @@ def drop_unneeded(draft: Draft) -> list[DraftOp]:
     for op in reversed(draft.ops):
         if op.writes or wanted.intersection(op.outputs) or draws(op):
             kept.append(op)
-            wanted.update(find_tensors(op.arguments).values())
+            wanted.update(op.operands.values())
     return kept[::-1]
 
 

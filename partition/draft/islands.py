@@ -13,7 +13,6 @@ import networkx as nx
 from networkx.utils import UnionFind
 
 from ...errors import BadInput
-from ..ir.arguments import find_tensors
 from ..ir.random_ops import GENERATOR_BYTES
 from ..operators.island import ISLAND, IslandForm, IslandStep, encode_form
 from ..operators.leaf_module import TensorSpec
@@ -60,7 +59,7 @@ def _demand_fixed_results(draft: Draft) -> None:
 
 
 def _is_dynamic(op: DraftOp, draft: Draft) -> bool:
-    names = (*op.outputs, *find_tensors(op.arguments).values())
+    names = (*op.outputs, *op.operands.values())
     return any(draft.tensors[name].kind in DYNAMIC_KINDS for name in names)
 
 
@@ -70,14 +69,14 @@ def _group(ops: Sequence[DraftOp], dynamic: set[int], draft: Draft) -> list[list
     island = UnionFind(range(len(ops)))
     order = set[tuple[int, int]]()
     for i, op in enumerate(ops):
-        for name in find_tensors(op.arguments).values():
+        for name in op.operands.values():
             if name in maker:
                 order.add((maker[name], i))
                 if draft.tensors[name].kind in DYNAMIC_KINDS:
                     island.union(maker[name], i)
     order |= set(pairwise(i for i, op in enumerate(ops) if draws(op)))
     for buffer in {name for op in ops for name in op.writes}:
-        touching = [i for i, op in enumerate(ops) if buffer in (*op.writes, *find_tensors(op.arguments).values())]
+        touching = [i for i, op in enumerate(ops) if buffer in (*op.writes, *op.operands.values())]
         order |= set(pairwise(touching))
     of_islands = nx.DiGraph()
     of_islands.add_nodes_from(island[i] for i in range(len(ops)))
@@ -93,9 +92,9 @@ def _group(ops: Sequence[DraftOp], dynamic: set[int], draft: Draft) -> list[list
 def _make_island(members: Sequence[DraftOp], ops: Sequence[DraftOp], draft: Draft, gathered: Draft) -> DraftOp:
     """Return the operator of an island. ops: all operators, its members among them; its results enter `gathered`."""
     made = {name for op in members for name in op.outputs}
-    operands = tuple(dict.fromkeys(n for op in members for n in find_tensors(op.arguments).values() if n not in made))
+    operands = tuple(dict.fromkeys(n for op in members for n in op.operands.values() if n not in made))
     inside = {op.name for op in members}
-    wanted = {n for op in ops if op.name not in inside for n in find_tensors(op.arguments).values()}
+    wanted = {n for op in ops if op.name not in inside for n in op.operands.values()}
     results = tuple(name for op in members for name in op.outputs if name in wanted.union(draft.results))
     steps = tuple(IslandStep(op.target, op.arguments, op.outputs) for op in members)
     specs = tuple(TensorSpec(t.shape, t.stride, t.dtype) for t in map(draft.tensors.__getitem__, results))

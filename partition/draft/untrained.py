@@ -6,7 +6,6 @@ shrink them. So they are frozen parameters.
 
 from dataclasses import replace
 
-from ..ir.arguments import find_tensors
 from ..operators.rules.movement import STORE
 from .draft import Draft, DraftOp
 
@@ -25,7 +24,7 @@ def freeze_untrained(draft: Draft) -> None:
         if passes_gradients(op) and any(
             name in reached and draft.tensors[name].dtype.startswith(FLOATING_DTYPES) for name in op.outputs
         ):
-            reached.update(find_tensors(op.arguments).values())
+            reached.update(op.operands.values())
     for name, tensor in draft.tensors.items():
         if tensor.kind == "parameter" and name not in reached:
             draft.tensors[name] = replace(tensor, kind="frozen")

@@ -1,6 +1,6 @@
 """Copies of modules and tensors without their values."""
 
-from collections import OrderedDict
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +16,38 @@ def empty_like(tensor: Tensor, device: str = "cpu") -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
+_CPU = torch.device("cpu")
+
+
+def make_fake(bare: Tensor, mode: FakeTensorMode, *, requires_grad: bool = False) -> FakeTensor:
+    """Return the fake tensor on the CPU that has a meta tensor behind it, which takes its class several times as long."""
+    fake = Tensor._make_subclass(FakeTensor, bare, requires_grad, dispatch_device=True, device_for_backend_keys=_CPU)
+    if mode._allow_unsafe_data_ptr_access:
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
+    else:
+        torch._C._set_throw_on_mutable_data_ptr(fake)
+    vars(fake).update(_list_attributes(), fake_mode=mode)
+    return fake
+
+
+@functools.cache
+def _list_attributes() -> dict[str, Any]:
+    """Return what its class gives to each fake tensor on the CPU that is made of nothing known."""
+    attributes = dict(vars(FakeTensor(FakeTensorMode(), torch.empty(0, device="meta"), _CPU)))
+    del attributes["fake_mode"]
+    return attributes
+
+
 def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     """Return a fake tensor of the same shape, stride and dtype, on the CPU; a parameter for a parameter.
 
     To make one of the operators that torch gives for it takes several times as long, which counts for a whole model.
     """
     is_parameter = isinstance(tensor, nn.Parameter)
-    gradient = is_parameter and tensor.requires_grad
-    return FakeTensor(mode, empty_like(tensor, "meta"), "cpu", requires_grad=gradient, _is_param=is_parameter)
+    fake = make_fake(empty_like(tensor, "meta"), mode, requires_grad=is_parameter and tensor.requires_grad)
+    if is_parameter:
+        fake._is_param = True
+    return fake
 
 
 def empty_copy(module: nn.Module, empty: Callable[[Tensor], Tensor]) -> nn.Module:
@@ -37,8 +61,6 @@ def empty_copy(module: nn.Module, empty: Callable[[Tensor], Tensor]) -> nn.Modul
         for value in vars(submodule).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # left by a computation, of weight_norm for example
                 memo[id(value)] = value.detach()
-            elif type(value) is OrderedDict and not value:  # a dozen in each, which take most of the time of a copy
-                memo[id(value)] = OrderedDict()
     return copy_module(module, memo)
 
 

@@ -5,16 +5,18 @@ operators whose FLOPs are more than their elements. Of the rest, torch's have on
 they only move data, and those that a library adds, as with `torch.library.custom_op`, have those of what they call.
 """
 
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch._ops import OpOverload
+from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
+from ..ir.dispatch_mode import DispatchMode
 from .flop_formulas import FORMULAS
 from .registry import TABLE
 from .sharding.cost_class import COPY, EMBEDDING, VIEW
@@ -33,9 +35,7 @@ class FlopCounter:
         self.flops = 0
         self.unknown: set[str] = set()
         self.has_computed = False
-        self._torch = FlopCounterMode(display=False, custom_mapping=dict(FORMULAS))
-        # Torch's own would tell which module an operator is of, by hooks that fail where the code calls autograd.grad.
-        self._torch.mod_tracker = _NoModules()  # type: ignore[assignment]
+        self._torch = _TorchCounter()
         self._modes = ExitStack()
 
     def __enter__(self) -> "FlopCounter":
@@ -52,31 +52,65 @@ class FlopCounter:
         return operator._overloadpacket in self._torch.flop_registry
 
 
+class _TorchCounter(FlopCounterMode):
+    """Torch's counter in less time, without its modules: their hooks fail where the code calls autograd.grad."""
+
+    def __init__(self) -> None:
+        super().__init__(display=False, custom_mapping=dict(FORMULAS))
+        self.mod_tracker = _NoModules()  # type: ignore[assignment]
+
+    def __enter__(self) -> "_TorchCounter":
+        self.mode = _CountByFormula(self)
+        self.mode.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+
 class _NoModules:
     """Stands for torch's tracker of modules, and knows of none."""
 
     parents = frozenset({"Global"})
 
-    def __enter__(self) -> None:
-        pass
-
     def __exit__(self, *raised: Any) -> None:
         pass
 
 
-class _CountRest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _CountByFormula(_FlopCounterMode):  # type: ignore[no-untyped-call]
+    """Torch's own mode, but for operators of which it can be told once that they are not decomposed."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in `DispatchMode`
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(func, OpOverload) or not _runs_as_it_is(func):
+            return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        return self.counter._count_flops(func._overloadpacket, out, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _runs_as_it_is(func: OpOverload) -> bool:
+    """Whether an operator makes tensors, and not by others."""
+    composite = DispatchKey.CompositeImplicitAutograd
+    makes_tensors = any(str(result.type).startswith(("Tensor", "List[Tensor")) for result in func._schema.returns)
+    return makes_tensors and composite not in func.py_kernels and not func.has_kernel_for_dispatch_key(composite)
+
+
+class _CountRest(DispatchMode):
     """Adds to a counter the FLOPs of operators without a formula."""
 
     def __init__(self, counter: FlopCounter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._counter = counter
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs, kwargs = _tensors_in((args, kwargs)), kwargs or {}
+    def run_operator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See `DispatchMode`."""
+        inputs = list(_tensors_in((args, kwargs)))
         if func.namespace not in OF_TORCH and not self._counter.has_formula(func) and all(map(_is_plain, inputs)):
             return self._run_library(func, args, kwargs)
         out = func(*args, **kwargs)
-        outputs = _tensors_in(out)
+        outputs = list(_tensors_in(out))
         if inputs and outputs and not _is_view(func):
             self._counter.has_computed = True
             if not self._counter.has_formula(func) and not _moves_data(func):
@@ -96,8 +130,15 @@ class _CountRest(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _tensors_in(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+def _tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors of what an operator gets or gives, which is nested in lists and tuples alone."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors_in(value)
+    elif isinstance(values, dict):
+        yield from _tensors_in(tuple(values.values()))
 
 
 def _is_view(func: Any) -> bool:

@@ -15,9 +15,10 @@ import torch
 from torch import SymBool, SymFloat, SymInt, Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from ..ir.dispatch_mode import DispatchMode
 from ..ir.output_layout import list_tensors
 from ..trace.value_numbers import PLAIN, find_memory, list_written
 from .call_scope import CallScope
@@ -28,6 +29,8 @@ HELD, GIVEN, OWN, LEFT, UNMADE = "(held)", "(given)", "(own)", "(left)", "(unmad
 RESULT = "result"  # the place of what a call gives
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SYMBOLIC = (SymInt, SymFloat, SymBool)
+_NUMBERS, _CONTAINERS = frozenset((bool, int, float, complex)), (tuple, list, dict)
+_DESCRIBED_BY_THEMSELVES = frozenset(PLAIN) - _NUMBERS
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class LoggedRun:
         return is_same and _is_same(self.entries, other.entries)
 
 
-class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CallLog(DispatchMode):
     """Notes calls and operators while it is active. held: the tensors that the step holds or gets, by name.
 
     run: the last one. compares: whether it is a second run, in which no likeness is to be found. follows_state: whether
@@ -138,7 +141,7 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __init__(self, *, follows_state: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.compares, self.follows_state = False, follows_state
         self._names: dict[int, str] = {}  # of what is held, by id
         self._held: Sequence[Tensor] = ()  # as all that is kept, so that no id is given twice
@@ -178,11 +181,13 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Of what is not plain the class is all that there is: operators take nothing else that could be captured.
         """
         kind = type(value)
+        if kind in _DESCRIBED_BY_THEMSELVES:
+            return value
         if isinstance(value, Tensor):
             return self._describe_tensor(value, reader)
-        if kind in (bool, int, float, complex):
+        if kind in _NUMBERS:
             return kind, repr(value)  # 0.0 and -0.0 are equal
-        if isinstance(value, tuple | list | dict) and id(value) not in around:
+        if isinstance(value, _CONTAINERS) and id(value) not in around:
             around = (*around, id(value))
             if not isinstance(value, dict):
                 return kind, tuple([self.describe(one, reader, around) for one in value])
@@ -259,15 +264,8 @@ class CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for symbol in map(str, expression.free_symbols if expression is not None else ()):
             self._symbols.setdefault(symbol, origin)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not have each operator call functions of torch's compiler, which is not there in a run without data."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:  # where it is, which torch asks for each operand of many operators
-            return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+    def run_operator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See `DispatchMode`."""
         scope = self._scopes[-1]
         known = scope.note((func, torch.is_grad_enabled(), torch.get_default_dtype(), self.describe((args, kwargs))))
         number = scope.operators

@@ -33,6 +33,7 @@ _PLAIN = (
     torch.layout,
     torch.memory_format,
 )
+_PLAIN_KINDS = frozenset(_PLAIN)
 _FIXED = (
     type,
     types.ModuleType,
@@ -90,9 +91,9 @@ class Freezer:
 
     def freeze(self, value: Any) -> Hashable:
         """Return a value that can be compared; raise CannotFreeze where that would not show all changes."""
-        kind = type(value)
-        if kind in _PLAIN:
-            if isinstance(value, float) and (math.isnan(value) or value == 0):
+        kind: Any = type(value)  # mypy takes classes for unhashable
+        if kind in _PLAIN_KINDS:
+            if kind is float and (math.isnan(value) or value == 0):
                 return kind, repr(value)
             return kind, value
         if isinstance(value, nn.Module):
@@ -103,7 +104,7 @@ class Freezer:
         if isinstance(value, functools._lru_cache_wrapper):
             known = value.cache_info()
             return Identity(value), known.misses, known.currsize
-        if isinstance(value, _FIXED) or kind.__module__.partition(".")[0] in ("torch", "typing", "typing_extensions"):
+        if _is_fixed(kind):
             return Identity(value)
         if id(value) in self._met:
             return "met", self._met[id(value)]
@@ -132,7 +133,7 @@ class Freezer:
             raise CannotFreeze(f"{kind.__name__} shows nothing of what it holds")
         inside: list[Hashable] = [(name, self.freeze(one)) for name, one in held.items()]
         of_classes = [(name, one) for base in kind.__mro__ for name, one in vars(base).items() if name not in held]
-        inside += [(name, self.freeze(one)) for name, one in of_classes if name[:2] != "__" and _may_change(one)]
+        inside += [(name, self.freeze(one)) for name, one in of_classes if name[:2] != "__" and _may_change(type(one))]  # type: ignore[arg-type]
         for base, items in ((Mapping, "items"), ((list, tuple, set, frozenset, deque), "__iter__")):
             if isinstance(value, base):
                 inside += [self.freeze(one) for one in getattr(value, items)()]
@@ -140,7 +141,14 @@ class Freezer:
         return Identity(value) if self._describe is None else kind, tuple(inside)
 
 
-def _may_change(value: Any) -> bool:
-    """Whether an attribute of a class is data, which code may exchange or change, and no part of the class."""
-    is_data = isinstance(value, (*_PLAIN, *_SEQUENCES, *_MAPPINGS, dict, set)) or hasattr(type(value), "__next__")
-    return is_data and not isinstance(value, _FIXED)
+@functools.lru_cache(maxsize=4096)  # it is asked for each of thousands of values, of few classes
+def _is_fixed(kind: type[object]) -> bool:
+    """Whether objects of a class equal themselves alone."""
+    return issubclass(kind, _FIXED) or kind.__module__.partition(".")[0] in ("torch", "typing", "typing_extensions")
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_change(kind: type[object]) -> bool:
+    """Whether what a class holds of a class is data, which code may exchange or change, and no part of it."""
+    is_data = issubclass(kind, (*_PLAIN, *_SEQUENCES, *_MAPPINGS, set)) or hasattr(kind, "__next__")
+    return is_data and not issubclass(kind, _FIXED)

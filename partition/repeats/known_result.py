@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from ..ir.empty_copy import make_fake
 from ..trace.value_numbers import fills_memory, find_memory
 
 _CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ class KnownResult:
             bare = torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device="meta")
             if known.viewed is not None:
                 bare.set_(args[known.viewed].untyped_storage(), known.offset, known.shape, known.stride)
-        return FakeTensor(self.mode, bare, _CPU)
+        return make_fake(bare, self.mode)
 
 
 def find_known_result(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> KnownResult | None:

@@ -131,17 +131,16 @@ def list_skipped_tensors(step: StepModule, chains: Iterable[LayerChain]) -> list
 
 
 def hide_skipped_tensors(step: StepModule, chains: Iterable[LayerChain]) -> None:
-    """Take parameters and buffers of skipped layers away, but while the step runs.
+    """Take parameters, buffers and modules of skipped layers away, but while the step runs.
 
     torch.export would list them, which takes it some time for each; the model's code finds them where they are.
     """
-    inside = [inner for layer in _list_skipped(step, chains) for inner in layer.modules()]
-    tables, forward = [(vars(inner), inner._parameters, inner._buffers) for inner in inside], step.forward
+    layers, forward = _list_skipped(step, chains), step.forward
+    shown_tables = [{name: vars(layer)[name] for name in ("_parameters", "_buffers", "_modules")} for layer in layers]
 
     def set_tables(*, shown: bool) -> None:
-        for attributes, parameters, buffers in tables:
-            attributes["_parameters"] = parameters if shown else {}
-            attributes["_buffers"] = buffers if shown else {}
+        for layer, tables in zip(layers, shown_tables, strict=True):
+            vars(layer).update(tables if shown else {name: {} for name in tables})
 
     @functools.wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -5,22 +5,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..ir.dispatch_mode import DispatchMode
 from ..trace.value_numbers import list_written
 from .graph_segment import CannotRepeat
 
 
-class SeenTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SeenTensors(DispatchMode):
     """Watches operators while it is active. operands: what the layer is called with, and its parameters and buffers.
 
     draws: whether one of them draws random numbers.
     """
 
     def __init__(self, operands: Sequence[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._positions = {id(tensor): i for i, tensor in enumerate(operands)}
         self._memories = {tensor.untyped_storage()._cdata: i for i, tensor in reversed(list(enumerate(operands)))}
         self._own = set[int]()
@@ -35,17 +34,8 @@ class SeenTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CannotRepeat("it reads a tensor that is neither its own nor an argument")
         return sorted(self._written)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not have each operator call functions of torch's compiler, which is not there in a run without data."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:  # which torch asks for each operand of many operators
-            return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+    def run_operator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See `DispatchMode`."""
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, Tensor):
                 self._others |= id(leaf) not in self._positions and id(leaf) not in self._own

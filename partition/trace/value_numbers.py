@@ -15,15 +15,16 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_leaves
 
+from ..ir.dispatch_mode import DispatchMode
 from .user_frames import CodeLine, find_code_line
 
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ValueNumbers(DispatchMode):
     """Numbers what operators return and overwrite while it is active.
 
     states: batch, parameters and buffers by name. In every step they are numbered anew by their names.
@@ -32,7 +33,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __init__(self, states: Mapping[str, Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._states = states
         self._name_of = {find_memory(tensor): name for name, tensor in states.items()}  # one name each memory
         self._numbers: dict[int, str] = {}  # by id of a tensor: how it was made
@@ -95,15 +96,8 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 left.add(digest)
         return list(dict.fromkeys(places))
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not have each operator call functions of torch's compiler, which is not there in a run without data."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:  # which torch asks for each operand of many operators
-            return args[0].device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+    def run_operator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See `DispatchMode`."""
         operands = list[Tensor]()
         described = _describe((args, kwargs) if isinstance(func, OpOverload) else _flatten((args, kwargs)), operands)
         reads = [self.number(operand) for operand in operands]

@@ -1,6 +1,8 @@
 """Copies of modules that hold what Python cannot copy."""
 
+import copy
 import threading
+from collections import OrderedDict
 from functools import partial
 from typing import Any
 
@@ -71,3 +73,59 @@ def test_tensors_of_a_computation_are_shared() -> None:
 def test_a_module_that_cannot_be_copied_is_named() -> None:
     with pytest.raises(BadInput, match=r"E320: module 1 \(Refusing\) cannot be copied: there is one of me"):
         copy_module(nn.Sequential(nn.Linear(2, 2), Refusing()))
+
+
+class Counted(nn.Module):
+    """Counts the copies that are made of it."""
+
+    copies = 0
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        type(self).copies += 1
+
+
+class Made(nn.Module):
+    """Is made anew in its own way."""
+
+    def __reduce__(self) -> Any:
+        return Made, ()
+
+
+def test_it_is_the_copy_that_python_makes() -> None:
+    shared, table = nn.Linear(2, 2), {"one": [1], 2: {3}}
+    module = nn.Sequential(
+        Holding(a=shared, b=[], c=table, d=OrderedDict()), Holding(a=table, again=shared), nn.LSTM(2, 2), Made()
+    )
+    module[0].around = [module]  # type: ignore[assignment]
+    module[0].register_forward_hook(print)
+    module[2].weight_ih_l0.requires_grad_(False)  # type: ignore[union-attr]
+    copied, expected = copy_module(module), copy.deepcopy(module)
+    assert [type(inner) for inner in copied.modules()] == [type(inner) for inner in expected.modules()]
+    for one, two in zip(copied.state_dict().items(), expected.state_dict().items(), strict=True):
+        assert one[0] == two[0]
+        assert torch.equal(one[1], two[1])
+    assert [p.requires_grad for p in copied.parameters()] == [p.requires_grad for p in expected.parameters()]
+    first, second = copied[0], copied[1]  # type: ignore[index]
+    assert vars(first).keys() == vars(module[0]).keys()
+    assert first.a is second.again is not shared
+    assert first.c is second.a == table
+    assert first.c is not table
+    assert first.c["one"] is not table["one"]
+    assert first.around[0] is copied
+    assert first.b == []
+    assert first.b is not module[0].b
+    assert list(first._forward_hooks.values()) == [print]
+    assert first._forward_hooks is not module[0]._forward_hooks
+    assert copied[2](torch.zeros(1, 2))[0].shape == (1, 2)  # type: ignore[index]
+
+
+def test_a_class_that_says_how_it_is_copied_is_asked() -> None:
+    module = nn.Sequential(Counted(nn.Sequential(Counted(nn.Linear(2, 2)))))
+    copied = copy_module(module)
+    assert Counted.copies == 2
+    assert copied[0].inner[0].inner.weight is not module[0].inner[0].inner.weight  # type: ignore[index,union-attr]
