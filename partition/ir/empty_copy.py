@@ -20,7 +20,7 @@ _CPU = torch.device("cpu")
 
 
 def make_fake(bare: Tensor, mode: FakeTensorMode, *, requires_grad: bool = False) -> FakeTensor:
-    """Return the fake tensor on the CPU that has a meta tensor behind it, which takes its class several times as long."""
+    """Return the fake tensor on the CPU that has a meta tensor behind it, in less time than its class."""
     fake = Tensor._make_subclass(FakeTensor, bare, requires_grad, dispatch_device=True, device_for_backend_keys=_CPU)
     if mode._allow_unsafe_data_ptr_access:
         torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...models.task import Data
 from ...partition.capture.tracing_error import Untraceable
+from ...partition.ir.garbage import leave_garbage
 from ...partition.ir.graph import Graph
 from ...partition.trace.source_location import first_line
 from ..units import format_bytes, format_count
@@ -24,6 +25,7 @@ _TOLERANCE, _COARSE_TOLERANCE = 1e-3, 0.1  # parts of the largest entry; coarse 
 _MARGIN = 30  # by which a difference must be larger than what rounding makes of the step
 
 
+@leave_garbage()
 def check_trace(
     build: Callable[[], nn.Module],
     loss: Callable[..., Tensor],
