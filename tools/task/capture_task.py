@@ -1,5 +1,6 @@
 """From a task to its two graphs. What cannot be traced becomes a leaf module, and a note says which and why."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -146,8 +147,8 @@ def capture_example(
     what the user should know of it.
     """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
-    model = build_without_weights(capture.task)
-    step = _try(capture.task, model, example, capture.leaf_modules, spec, tell, training=training)
+    model, build = build_without_weights(capture.task), functools.partial(build_model, capture.task, seed=0)
+    step = _try(capture.task, model, build, example, capture.leaf_modules, spec, tell, training=training)
     graph, constants = step.finish()
     if training:
         _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
@@ -162,15 +163,26 @@ def _graphs(
     spec: TaskSpec,
     tell: Callable[[str], None],
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    batch, freeze = example.batch, has_one_length(example)
-    steps = (
-        _try(task, model, batch, leaf_modules, spec, tell, training=True, freeze=freeze),
-        _try(task, model, batch, leaf_modules, spec, tell, training=False),
-    )
-    (train, constants), (evaluation, more) = (step.finish() for step in steps)
-    constants |= more
-    _check(task, batch, train, constants, leaf_modules, spec, tell)
+    train, evaluation, constants = _trace_both(task, model, example, leaf_modules, spec, tell)
+    _check(task, example.batch, train, constants, leaf_modules, spec, tell)
     return train, freeze_parameters(evaluation, train.frozen), constants
+
+
+def _trace_both(
+    task: "Task",
+    model: "nn.Module",
+    example: Example,
+    leaf_modules: Sequence[str],
+    spec: TaskSpec,
+    tell: Callable[[str], None],
+) -> "tuple[Graph, Graph, dict[str, Tensor]]":
+    """Trace training and evaluation, once both were tried."""
+    batch, build = example.batch, functools.cache(functools.partial(build_model, task, seed=0))
+    freeze = has_one_length(example)
+    training = _try(task, model, build, batch, leaf_modules, spec, tell, training=True, freeze=freeze)
+    evaluation = _try(task, model, build, batch, leaf_modules, spec, tell, training=False)
+    (train, constants), (other, more) = training.finish(), evaluation.finish()
+    return train, other, constants | more
 
 
 def _check(
@@ -200,6 +212,7 @@ def _check(
 def _try(
     task: "Task",
     model: "nn.Module",
+    build: "Callable[[], nn.Module]",
     example: "Data",
     leaf_modules: Sequence[str],
     spec: TaskSpec,
@@ -208,7 +221,7 @@ def _try(
     training: bool,
     freeze: bool = False,
 ) -> StepCapture:
-    """Return the capture of a step that was tried."""
+    """Return the capture of a step that was tried. build: makes the model with weights, where one without is no use."""
 
     def try_on(model: "nn.Module") -> StepCapture:
         request = StepRequest(
@@ -234,7 +247,7 @@ def _try(
     except TrialFailed:  # a leaf module may need buffers as they are: an index into a table, say
         if all(not tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise
-    return try_on(build_model(task, seed=0))
+    return try_on(build())
 
 
 def _describe_islands(leaf_modules: Sequence[str], error: Untraceable) -> str:

@@ -1,14 +1,23 @@
 """Captures of tasks: leaf modules, and what is offered where a model cannot be traced."""
 
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 from marking import with_slow
 from places import USER_MODELS
+from torch import Tensor, nn
 
+from cutset.models.task import Data, Task
+from cutset.partition.capture import export
 from cutset.partition.capture.tracing_error import Untraceable
+from cutset.partition.capture.tried_step import TriedStep
 from cutset.partition.operators.island import ISLAND
 from cutset.partition.operators.leaf_module import LEAF_MODULE
+from cutset.partition.repeats.layer_chains import LayerChain
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.task.meta_model import build_without_weights
@@ -108,6 +117,65 @@ def test_leaf_modules_that_change_nothing_are_noted() -> None:
 
 def test_a_leaf_module_whose_buffers_need_their_values_is_tried_on_the_real_model() -> None:
     assert names(of("real_only", "1")) == ["1"]
+
+
+class KeepsInEvaluation(nn.Module):
+    """Adds in evaluation what it got in the step before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.last = nn.Linear(4, 4), torch.zeros(1, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            x, self.last = x + self.last, x
+        return self.linear(x)  # type: ignore[no-any-return]
+
+
+class Indexing(nn.Module):
+    """Looks at a table of its own, and fails with another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("order", torch.tensor([2, 0, 3, 1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        order: list[int] = self.order.tolist()  # type: ignore[operator, assignment]
+        return self.linear(x)[:, [order.index(i) for i in range(4)]]  # type: ignore[no-any-return]
+
+
+def task_of(module: Callable[[], nn.Module], built: list[str] | None = None) -> Task:
+    """Return a task with such a module. built: gets the device of its parameters whenever the model is built."""
+
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 4), module(), nn.Linear(4, 4))
+        if built is not None:
+            built.append(model[0].weight.device.type)  # type: ignore[union-attr, arg-type]
+        return model
+
+    example = Data((torch.randn(8, 4),), (torch.randn(8, 4),))
+    return Task("net", build, F.mse_loss, lambda batch: example.rows(torch.arange(batch) % 8), batch=8)
+
+
+def test_nothing_is_traced_before_both_steps_are_known_to_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, trace = list[bool](), export._trace
+
+    def count(tried: TriedStep, chains: Sequence[LayerChain]) -> Any:
+        traced.append(tried.request.loss is not None)
+        return trace(tried, chains)
+
+    monkeypatch.setattr(export, "_trace", count)
+    ready = capture_task(TaskSpec("net"), task_of(KeepsInEvaluation))
+    assert names(ready) == ["1"]
+    assert traced == [True, False]  # by the second attempt alone
+
+
+def test_a_model_with_weights_is_built_once_for_both_steps() -> None:
+    built = list[str]()
+    trusting = TaskSpec("net", leaf_modules=("1",), trust_trace=True)
+    assert names(capture_task(trusting, task_of(Indexing, built))) == ["1"]
+    assert built.count("cpu") == 1
 
 
 def test_a_model_is_built_for_real_only_where_it_keeps_plain_tensors() -> None:
