@@ -21,7 +21,7 @@ from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
 from ..recurrence.recurrent_call import Unroller
 from ..repeats.graph_segment import CannotRepeat
-from ..repeats.layer_chains import LayerChain, hide_skipped_tensors, list_skipped_tensors
+from ..repeats.layer_chains import LayerChain, hide_skipped_layers, list_skipped_tensors
 from ..repeats.repeated_layers import tell_of_objects
 from ..trace.deferred_code import defer_code
 from ..trace.known_conditions import draw_what_matters
@@ -45,7 +45,7 @@ class _Traced(nn.Module):
 
 
 class StepCapture:
-    """Captures a step. Where a model has several, all may be tried before one is traced, which takes longer."""
+    """Captures a step. Of several steps of a model all may be tried before one is traced: traces take longer."""
 
     def __init__(self, request: StepRequest) -> None:
         self._request = request
@@ -65,11 +65,13 @@ class StepCapture:
         BadInput where the example does not fit, Untraceable where the model cannot be traced, both naming the source
         line.
         """
-        # What was tried is used once: where this is called again, random numbers are drawn that were not before.
-        tried, self._tried = self._tried or try_step(self._request), None
+        # `draw_what_matters` may call this again, with random numbers that were not drawn before: then all is anew.
+        tried, self._tried = self._tried, None
+        others_ran = tried is not None
+        tried = tried or try_step(self._request)
         request = self._request
         with tried.name_failures():
-            chains, draft, constants = _trace(tried, tried.chains)
+            chains, draft, constants = _trace(tried, tried.chains, after_others=others_ran)
             if request.loss is not None:
                 skipped = {layer for chain in chains for layer in chain.skipped}
                 tell_of_objects(tried.copies.groups, skipped, request.tell)
@@ -117,18 +119,23 @@ def capture(
     return StepCapture(request).finish()
 
 
-def _trace(tried: TriedStep, chains: Sequence[LayerChain]) -> tuple[Sequence[LayerChain], Draft, dict[str, Tensor]]:
+def _trace(
+    tried: TriedStep, chains: Sequence[LayerChain], *, after_others: bool
+) -> tuple[Sequence[LayerChain], Draft, dict[str, Tensor]]:
     """Trace the step without the middle of some chains, and put it in its place; where that fails, trace all of it.
 
-    Return also the chains whose middle was not traced.
+    Return also the chains whose middle was not traced. after_others: whether other steps may have run since it was
+    tried; then it runs once more, so that the trace finds outside of modules what a step of its kind leaves there.
     """
     copies, request = tried.copies, tried.request
     step, notes = copies.make(chains=chains), list[str]()
     step.wanted, states, skipped = tried.probe.wanted, list_state_names(step), list_skipped_tensors(step, chains)
     trained = [tensor.requires_grad for tensor in skipped]
     if chains:
-        hide_skipped_tensors(step, chains)
+        hide_skipped_layers(step, chains)
     try:
+        if after_others:
+            copies.run(chains, step.wanted)
         with run_as_traced(step, copies.autocast), defer_code():
             exported = _export(_Traced(step) if STEP in copies.leaf_modules else step, step, copies.example)
         check_constants(exported.constants, request.model)
@@ -141,7 +148,7 @@ def _trace(tried: TriedStep, chains: Sequence[LayerChain]) -> tuple[Sequence[Lay
     except Exception:  # of torch or of us: it may be the middle that is missing
         if not chains:
             raise
-        return _trace(tried, ())
+        return _trace(tried, (), after_others=after_others)
     for note in notes:
         request.tell(note)
     return chains, draft, constants

@@ -110,6 +110,13 @@ class StepCopies:
             skip_layers(step.model, chain, log)
         return step
 
+    def run(self, chains: Sequence[LayerChain], wanted: tuple[int, ...]) -> None:
+        """Run a copy once. chains: whose middle is left out. wanted: see `StepModule`."""
+        step = self.make(chains=chains)
+        step.wanted = wanted
+        with run_as_traced(step, self.autocast), self.mode:
+            step(*self.example)
+
 
 @dataclass(frozen=True)
 class TriedStep:

@@ -10,17 +10,20 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .module_copy import copy_module
 
+_CPU = torch.device("cpu")
+
 
 def empty_like(tensor: Tensor, device: str = "cpu") -> Tensor:
     """Return a tensor without values of the same shape, stride and dtype."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
-_CPU = torch.device("cpu")
-
-
 def make_fake(bare: Tensor, mode: FakeTensorMode, *, requires_grad: bool = False) -> FakeTensor:
-    """Return the fake tensor on the CPU that has a meta tensor behind it, in less time than its class."""
+    """Return the fake tensor on the CPU that has a meta tensor behind it, in less time than its class.
+
+    requires_grad: of it; that of the meta tensor does not count.
+    """
+    assert bare.is_meta
     fake = Tensor._make_subclass(FakeTensor, bare, requires_grad, dispatch_device=True, device_for_backend_keys=_CPU)
     if mode._allow_unsafe_data_ptr_access:
         torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)

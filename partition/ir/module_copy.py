@@ -2,7 +2,6 @@
 
 import copy
 import copyreg
-import functools
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from ...errors import BadInput
 
-_get_state = nn.Module.__getstate__
+_get_state, _set_state = nn.Module.__getstate__, nn.Module.__setstate__
 _WITHOUT_PARTS = (type(None), bool, int, float, str)
 _CONTAINERS = (OrderedDict, dict, list, set)
 
@@ -22,53 +21,61 @@ def copy_module(module: nn.Module, memo: Mapping[int, Any] | None = None) -> nn.
     memo: copies by the id of what they are copies of, as for `copy.deepcopy`.
     """
     memo = memo or {}
+    copied: nn.Module
     try:
-        return _copy_deeply(module, dict(memo))
+        copied = _DeepCopy(memo).make(module)
     except Exception:  # whatever a class of the user raises
-        return _copy_deeply(module, {**memo, **_find_shared(module, memo)})
-
-
-def _copy_deeply(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Do what `copy.deepcopy` does, in less time: most of what a module holds is known to have no parts."""
-    kinds: list[tuple[nn.Module, Any]] = [(inner, type(inner)) for inner in module.modules() if id(inner) not in memo]
-    plain = [inner for inner, kind in kinds if _is_copied_by_attributes(kind)]
-    memo |= {id(inner): object.__new__(type(inner)) for inner in plain}
-    for inner in reversed(plain):  # those within a module first, as a class may look at what is copied already
-        attributes = {name: _copy_attribute(value, memo) for name, value in _get_state(inner).items()}  # type: ignore[no-untyped-call]
-        nn.Module.__setstate__(memo[id(inner)], attributes)  # type: ignore[no-untyped-call]
-    copied: nn.Module = copy.deepcopy(module, memo)
+        copied = copy.deepcopy(module, {**memo, **_find_shared(module, memo)})
     return copied
 
 
-@functools.cache
-def _is_copied_by_attributes(kind: type[nn.Module]) -> bool:
-    """Whether a class says nothing on how it is copied, and has all that it holds in its `__dict__`."""
+class _DeepCopy:
+    """Does what `copy.deepcopy` does, in its order, in less time: most of what a module holds has no parts."""
+
+    def __init__(self, memo: Mapping[int, Any]) -> None:
+        self._memo = dict(memo)
+        self._kinds: dict[Any, bool] = {}  # of modules: whether they are copied as modules are by default
+
+    def make(self, value: Any) -> Any:
+        """Return the copy of a value."""
+        memo, kind = self._memo, type(value)
+        if id(value) in memo:
+            return memo[id(value)]
+        if kind in _WITHOUT_PARTS:
+            return value
+        if kind in _CONTAINERS and not value:  # a dozen in each module
+            memo[id(value)] = kind()
+            return memo[id(value)]
+        if kind is dict and all(type(name) is str for name in value):  # of parameters, buffers and modules
+            copied = memo[id(value)] = dict[str, Any]()
+            copied.update((name, self.make(part)) for name, part in value.items())
+            return copied
+        if isinstance(value, nn.Module) and self._is_copied_by_default(value):
+            memo[id(value)] = object.__new__(kind)
+            attributes = {name: self.make(held) for name, held in _get_state(value).items()}  # type: ignore[no-untyped-call]
+            _set_state(memo[id(value)], attributes)  # type: ignore[no-untyped-call]
+            return memo[id(value)]
+        return copy.deepcopy(value, memo)
+
+    def _is_copied_by_default(self, module: nn.Module) -> bool:
+        kind: Any = type(module)
+        if kind not in self._kinds:
+            self._kinds[kind] = _says_nothing_of_copies(kind)
+        return self._kinds[kind] and getattr(module, "__deepcopy__", None) is None
+
+
+def _says_nothing_of_copies(kind: type[nn.Module]) -> bool:
+    """Whether a class has all that it holds in its `__dict__`, which is copied as that of any module."""
     by_default = (
         kind.__new__ is object.__new__,
-        kind.__setstate__ is nn.Module.__setstate__,
+        kind.__setstate__ is _set_state,
         kind.__getstate__ is _get_state,
         *(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__")),
-        not any(hasattr(kind, name) for name in ("__deepcopy__", "__getnewargs__", "__getnewargs_ex__")),
+        not any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__")),
         not any(vars(base).get("__slots__") for base in kind.__mro__),
         kind not in copyreg.dispatch_table,
     )
     return all(by_default)
-
-
-def _copy_attribute(value: Any, memo: dict[int, Any]) -> Any:
-    if id(value) in memo:
-        return memo[id(value)]
-    kind = type(value)
-    if kind in _WITHOUT_PARTS:
-        return value
-    if kind in _CONTAINERS and not value:  # a dozen in each module
-        memo[id(value)] = kind()
-        return memo[id(value)]
-    if kind is dict and all(type(name) is str for name in value):  # of parameters, buffers and modules
-        copied = memo[id(value)] = dict[str, Any]()
-        copied.update((name, _copy_attribute(part, memo)) for name, part in value.items())
-        return copied
-    return copy.deepcopy(value, memo)
 
 
 def _find_shared(module: nn.Module, memo: Mapping[int, Any]) -> dict[int, Any]:

@@ -60,6 +60,7 @@ class _TorchCounter(FlopCounterMode):
         self.mod_tracker = _NoModules()  # type: ignore[assignment]
 
     def __enter__(self) -> "_TorchCounter":
+        self.flop_counts.clear()
         self.mode = _CountByFormula(self)
         self.mode.__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -131,7 +132,7 @@ class _CountRest(DispatchMode):
 
 
 def _tensors_in(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors of what an operator gets or gives, which is nested in lists and tuples alone."""
+    """Yield the tensors of what an operator gets or gives, which is nested in lists, tuples and dictionaries."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, list | tuple):

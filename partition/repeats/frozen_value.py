@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import types
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
@@ -91,7 +92,7 @@ class Freezer:
 
     def freeze(self, value: Any) -> Hashable:
         """Return a value that can be compared; raise CannotFreeze where that would not show all changes."""
-        kind: Any = type(value)  # mypy takes classes for unhashable
+        kind = type(value)
         if kind in _PLAIN_KINDS:
             if kind is float and (math.isnan(value) or value == 0):
                 return kind, repr(value)
@@ -133,7 +134,7 @@ class Freezer:
             raise CannotFreeze(f"{kind.__name__} shows nothing of what it holds")
         inside: list[Hashable] = [(name, self.freeze(one)) for name, one in held.items()]
         of_classes = [(name, one) for base in kind.__mro__ for name, one in vars(base).items() if name not in held]
-        inside += [(name, self.freeze(one)) for name, one in of_classes if name[:2] != "__" and _may_change(type(one))]  # type: ignore[arg-type]
+        inside += [(name, self.freeze(one)) for name, one in of_classes if name[:2] != "__" and _may_change(type(one))]
         for base, items in ((Mapping, "items"), ((list, tuple, set, frozenset, deque), "__iter__")):
             if isinstance(value, base):
                 inside += [self.freeze(one) for one in getattr(value, items)()]
@@ -141,13 +142,26 @@ class Freezer:
         return Identity(value) if self._describe is None else kind, tuple(inside)
 
 
-@functools.lru_cache(maxsize=4096)  # it is asked for each of thousands of values, of few classes
+def _ask_once(judge: Callable[[type[object]], bool]) -> Callable[[type[object]], bool]:
+    """Remember what is said of a class as long as there is one: it is asked for thousands of values, of few classes."""
+    known = weakref.WeakKeyDictionary[type[object], bool]()
+
+    @functools.wraps(judge)
+    def ask(kind: type[object]) -> bool:
+        if kind not in known:
+            known[kind] = judge(kind)
+        return known[kind]
+
+    return ask
+
+
+@_ask_once
 def _is_fixed(kind: type[object]) -> bool:
     """Whether objects of a class equal themselves alone."""
     return issubclass(kind, _FIXED) or kind.__module__.partition(".")[0] in ("torch", "typing", "typing_extensions")
 
 
-@functools.lru_cache(maxsize=4096)
+@_ask_once
 def _may_change(kind: type[object]) -> bool:
     """Whether what a class holds of a class is data, which code may exchange or change, and no part of it."""
     is_data = issubclass(kind, (*_PLAIN, *_SEQUENCES, *_MAPPINGS, set)) or hasattr(kind, "__next__")

@@ -130,8 +130,8 @@ def list_skipped_tensors(step: StepModule, chains: Iterable[LayerChain]) -> list
     return [tensor for layer in _list_skipped(step, chains) for tensor in _list_tensors(layer)]
 
 
-def hide_skipped_tensors(step: StepModule, chains: Iterable[LayerChain]) -> None:
-    """Take parameters, buffers and modules of skipped layers away, but while the step runs.
+def hide_skipped_layers(step: StepModule, chains: Iterable[LayerChain]) -> None:
+    """Take parameters, buffers and modules of skipped layers away, except while the step runs.
 
     torch.export would list them, which takes it some time for each; the model's code finds them where they are.
     """

@@ -61,7 +61,12 @@ class LayerGroup:
     @property
     def is_hopeless(self) -> bool:
         """Whether it is not worth while to try again."""
-        return self.misses - self.hits >= MAX_FAILURES if self.settled is None else self.settled
+        return self.has_failed if self.settled is None else self.settled
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether many more calls were watched than repeated."""
+        return self.misses - self.hits >= MAX_FAILURES
 
     def settle(self) -> None:
         """Decide for good whether to try, so that runs that are compared repeat the same calls."""
@@ -111,7 +116,7 @@ class RepeatedLayers:
 def tell_of_objects(groups: Sequence[LayerGroup], skipped: AbstractSet[str], tell: Callable[[str], None]) -> None:
     """Say which layers are traced one by one where the user can change that. skipped: layers that are not traced."""
     for group in groups:
-        if group.handed and group.is_hopeless and skipped.isdisjoint(group.names):
+        if group.handed and group.has_failed and skipped.isdisjoint(group.names):
             tell(
                 f"{len(group.names)} layers like {group.names[0]} are traced one by one, which takes long: each gets a "
                 f"{group.handed}, which it may change. A language model of transformers gets none with use_cache=False"

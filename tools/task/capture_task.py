@@ -177,12 +177,25 @@ def _trace_both(
     tell: Callable[[str], None],
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
     """Trace training and evaluation, once both were tried."""
-    batch, build = example.batch, functools.cache(functools.partial(build_model, task, seed=0))
-    freeze = has_one_length(example)
-    training = _try(task, model, build, batch, leaf_modules, spec, tell, training=True, freeze=freeze)
-    evaluation = _try(task, model, build, batch, leaf_modules, spec, tell, training=False)
-    (train, constants), (other, more) = training.finish(), evaluation.finish()
-    return train, other, constants | more
+    steps = _try_both(task, model, example, leaf_modules, spec, tell)
+    train, constants = steps.pop(0).finish()  # the model with weights may be no longer needed then
+    evaluation, more = steps.pop(0).finish()
+    return train, evaluation, constants | more
+
+
+def _try_both(
+    task: "Task",
+    model: "nn.Module",
+    example: Example,
+    leaf_modules: Sequence[str],
+    spec: TaskSpec,
+    tell: Callable[[str], None],
+) -> list[StepCapture]:
+    build, freeze = functools.cache(functools.partial(build_model, task, seed=0)), has_one_length(example)
+    return [
+        _try(task, model, build, example.batch, leaf_modules, spec, tell, training=True, freeze=freeze),
+        _try(task, model, build, example.batch, leaf_modules, spec, tell, training=False),
+    ]
 
 
 def _check(

@@ -129,3 +129,45 @@ def test_a_class_that_says_how_it_is_copied_is_asked() -> None:
     copied = copy_module(module)
     assert Counted.copies == 2
     assert copied[0].inner[0].inner.weight is not module[0].inner[0].inner.weight  # type: ignore[index,union-attr]
+
+
+class Guarded(nn.Module):
+    """Makes its own copy, of what cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Refusing())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        return Guarded()
+
+
+class View:
+    """Looks at a module when it is copied."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.seen = module, False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.seen = hasattr(self.module, "linear")
+
+
+def test_a_module_that_makes_its_own_copy_may_hold_what_cannot_be_copied() -> None:
+    guarded = Guarded()
+    copied = copy_module(nn.Sequential(guarded))
+    assert copied[0] is not guarded  # type: ignore[index]
+
+
+def test_what_looks_at_a_module_while_it_is_copied_finds_what_python_shows_it() -> None:
+    first = Holding()
+    module = nn.Sequential(first, Holding(view=View(first)))
+    for copied in (copy.deepcopy(module), copy_module(module)):
+        assert copied[1].view.seen  # type: ignore[index, union-attr]
+        assert copied[1].view.module is copied[0]  # type: ignore[index, union-attr]
+
+
+def test_an_instance_that_says_how_it_is_copied_is_asked() -> None:
+    kept = Holding()
+    vars(kept)["__deepcopy__"] = lambda memo: kept
+    assert copy_module(nn.Sequential(kept))[0] is kept  # type: ignore[index]

@@ -178,9 +178,9 @@ class Handed(Layer):
 class HandedStack(nn.Module):
     """Hands an object to its layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 9) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Handed() for _ in range(9))
+        self.layers = nn.ModuleList(Handed() for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
         shared = Shared()
@@ -189,10 +189,12 @@ class HandedStack(nn.Module):
         return x
 
 
-def test_layers_that_get_an_object_are_told_of() -> None:
+@pytest.mark.parametrize("depth", [5, 9])
+@pytest.mark.parametrize("trust", [False, True])
+def test_layers_that_get_an_object_are_told_of(depth: int, trust: bool) -> None:
     told = list[str]()
-    capture(HandedStack(), loss, (X,), (X,), tell=told.append)
-    assert [note.partition(",")[0] for note in told] == ["9 layers like layers.0 are traced one by one"]
+    capture(HandedStack(depth), loss, (X,), (X,), tell=told.append, trust=trust)
+    assert [note.partition(",")[0] for note in told] == [f"{depth} layers like layers.0 are traced one by one"]
     assert "each gets a Shared" in told[0]
 
 

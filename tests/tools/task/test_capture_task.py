@@ -161,14 +161,35 @@ def task_of(module: Callable[[], nn.Module], built: list[str] | None = None) -> 
 def test_nothing_is_traced_before_both_steps_are_known_to_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     traced, trace = list[bool](), export._trace
 
-    def count(tried: TriedStep, chains: Sequence[LayerChain]) -> Any:
+    def count(tried: TriedStep, chains: Sequence[LayerChain], *, after_others: bool) -> Any:
         traced.append(tried.request.loss is not None)
-        return trace(tried, chains)
+        return trace(tried, chains, after_others=after_others)
 
     monkeypatch.setattr(export, "_trace", count)
     ready = capture_task(TaskSpec("net"), task_of(KeepsInEvaluation))
     assert names(ready) == ["1"]
     assert traced == [True, False]  # by the second attempt alone
+
+
+LAST = [True]  # whether the last step was one of training
+
+
+class KeepsOutside(nn.Module):
+    """Does something else in the first step of training, and in the first of evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_first, LAST[0] = LAST[0] is not self.training, self.training
+        return self.linear(x) * 3 if is_first else self.linear(x)  # type: ignore[no-any-return]
+
+
+def test_the_steps_that_are_traced_are_those_after_the_first_of_their_kind() -> None:
+    ready = capture_task(TaskSpec("net", trust_trace=True), task_of(KeepsOutside))
+    for graph in (ready.train, ready.evaluation):
+        assert not [op for op in graph.ops if op.target.startswith("aten.mul")]
 
 
 def test_a_model_with_weights_is_built_once_for_both_steps() -> None:
