@@ -71,7 +71,7 @@ def _capture(spec: TaskSpec, task: "Task", example: Example, *, search: bool = T
 
     def attempt(tried: tuple[str, ...]) -> "tuple[Graph, Graph, dict[str, Tensor]]":
         notes.clear()
-        return _graphs(task, model, example, tried, spec, notes.append)
+        return _Attempt(task, model, tried, spec, notes.append).capture_both(example)
 
     if search:
         graphs, found, error = capture_by_leaf_modules(attempt, leaf_modules)
@@ -147,120 +147,82 @@ def capture_example(
     what the user should know of it.
     """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
-    model, build = build_without_weights(capture.task), functools.partial(build_model, capture.task, seed=0)
-    step = _try(capture.task, model, build, example, capture.leaf_modules, spec, tell, training=training)
-    graph, constants = step.finish()
+    attempt = _Attempt(capture.task, build_without_weights(capture.task), capture.leaf_modules, spec, tell)
+    graph, constants = attempt.try_step(example, training=training).finish()
     if training:
-        _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
+        attempt.check(example, graph, constants)
     return freeze_parameters(graph, capture.train.frozen), constants
 
 
-def _graphs(
-    task: "Task",
-    model: "nn.Module",
-    example: Example,
-    leaf_modules: Sequence[str],
-    spec: TaskSpec,
-    tell: Callable[[str], None],
-) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    train, evaluation, constants = _trace_both(task, model, example, leaf_modules, spec, tell)
-    _check(task, example.batch, train, constants, leaf_modules, spec, tell)
-    return train, freeze_parameters(evaluation, train.frozen), constants
+@dataclass(frozen=True)
+class _Attempt:
+    """A capture of a task with some leaf modules. model: without weights. tell: gets what the user should know."""
 
+    task: "Task"
+    model: "nn.Module"
+    leaf_modules: Sequence[str]
+    spec: TaskSpec
+    tell: Callable[[str], None]
 
-def _trace_both(
-    task: "Task",
-    model: "nn.Module",
-    example: Example,
-    leaf_modules: Sequence[str],
-    spec: TaskSpec,
-    tell: Callable[[str], None],
-) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    """Trace training and evaluation, once both were tried."""
-    steps = _try_both(task, model, example, leaf_modules, spec, tell)
-    train, constants = steps.pop(0).finish()  # the model with weights may be no longer needed then
-    evaluation, more = steps.pop(0).finish()
-    return train, evaluation, constants | more
+    def build(self) -> "nn.Module":
+        """Return the model with weights, always the same ones."""
+        return build_model(self.task, seed=0)
 
+    @functools.cached_property
+    def model_with_weights(self) -> "nn.Module":
+        """For steps that cannot be tried without."""
+        return self.build()
 
-def _try_both(
-    task: "Task",
-    model: "nn.Module",
-    example: Example,
-    leaf_modules: Sequence[str],
-    spec: TaskSpec,
-    tell: Callable[[str], None],
-) -> list[StepCapture]:
-    build, freeze = functools.cache(functools.partial(build_model, task, seed=0)), has_one_length(example)
-    return [
-        _try(task, model, build, example.batch, leaf_modules, spec, tell, training=True, freeze=freeze),
-        _try(task, model, build, example.batch, leaf_modules, spec, tell, training=False),
-    ]
+    def capture_both(self, example: Example) -> "tuple[Graph, Graph, dict[str, Tensor]]":
+        """Return the graphs of training and evaluation, and constants; nothing is traced before both were tried."""
+        training = self.try_step(example.batch, training=True, freeze=has_one_length(example))
+        evaluating = self.try_step(example.batch, training=False)
+        train, constants = training.finish()
+        evaluation, more = evaluating.finish()
+        constants |= more
+        self.check(example.batch, train, constants)
+        return train, freeze_parameters(evaluation, train.frozen), constants
 
+    def try_step(self, example: "Data", *, training: bool, freeze: bool = False) -> StepCapture:
+        """Return the capture of a step that was tried."""
 
-def _check(
-    task: "Task",
-    example: "Data",
-    train: Graph,
-    constants: "dict[str, Tensor]",
-    leaf_modules: Sequence[str],
-    spec: TaskSpec,
-    tell: Callable[[str], None],
-) -> None:
-    """Compare a training graph with plain torch unless the spec trusts it; Untraceable names what to keep whole."""
-    if spec.trust_trace:
-        return
+        def try_on(model: "nn.Module") -> StepCapture:
+            request = StepRequest(
+                model,
+                self.task.loss if training else None,
+                example.inputs,
+                example.targets,
+                input_names=example.names,
+                leaf_modules=self.leaf_modules,
+                autocast=self.spec.autocast,
+                unrolled=self.spec.unrolled,
+                trust=self.spec.trust_trace,
+                freeze=freeze,
+                readers=() if training else self.task.list_readers(),
+                tell=self.tell,
+            )
+            step = StepCapture(request)
+            step.prepare()
+            return step
 
-    def build() -> "nn.Module":
-        return build_model(task, seed=0)
+        try:
+            return try_on(self.model)
+        except TrialFailed:  # a leaf module may need buffers as they are: an index into a table, say
+            if all(not tensor.is_meta for tensor in (*self.model.parameters(), *self.model.buffers())):
+                raise
+        return try_on(self.model_with_weights)
 
-    try:
-        check_trace(build, task.loss, example, train, constants, autocast=spec.autocast, tell=tell)
-    except Untraceable as error:
-        model = build_without_weights(task)
-        known = select_leaf_modules(model, leaf_modules).names
-        raise error.suggest(find_leaf_globs(model, error.modules, known), leaf_modules) from error
-
-
-def _try(
-    task: "Task",
-    model: "nn.Module",
-    build: "Callable[[], nn.Module]",
-    example: "Data",
-    leaf_modules: Sequence[str],
-    spec: TaskSpec,
-    tell: Callable[[str], None],
-    *,
-    training: bool,
-    freeze: bool = False,
-) -> StepCapture:
-    """Return the capture of a step that was tried. build: makes the model with weights, where one without is no use."""
-
-    def try_on(model: "nn.Module") -> StepCapture:
-        request = StepRequest(
-            model,
-            task.loss if training else None,
-            example.inputs,
-            example.targets,
-            input_names=example.names,
-            leaf_modules=leaf_modules,
-            autocast=spec.autocast,
-            unrolled=spec.unrolled,
-            trust=spec.trust_trace,
-            freeze=freeze,
-            readers=() if training else task.list_readers(),
-            tell=tell,
-        )
-        step = StepCapture(request)
-        step.prepare()
-        return step
-
-    try:
-        return try_on(model)
-    except TrialFailed:  # a leaf module may need buffers as they are: an index into a table, say
-        if all(not tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-            raise
-    return try_on(build())
+    def check(self, example: "Data", train: Graph, constants: "dict[str, Tensor]") -> None:
+        """Compare a training graph with plain torch unless the spec trusts it; Untraceable names what to keep whole."""
+        if self.spec.trust_trace:
+            return
+        autocast = self.spec.autocast
+        try:
+            check_trace(self.build, self.task.loss, example, train, constants, autocast=autocast, tell=self.tell)
+        except Untraceable as error:
+            known = select_leaf_modules(self.model, self.leaf_modules).names
+            globs = find_leaf_globs(self.model, error.modules, known)
+            raise error.suggest(globs, self.leaf_modules) from error
 
 
 def _describe_islands(leaf_modules: Sequence[str], error: Untraceable) -> str:

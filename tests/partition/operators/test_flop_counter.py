@@ -7,11 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import flop_registry, register_flop_formula
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 from cutset.errors import BadInput
 from cutset.partition.capture.export import capture
 from cutset.partition.operators.flop_counter import FlopCounter
+from cutset.partition.operators.flop_formulas import FORMULAS
 from cutset.partition.operators.leaf_module import LEAF_MODULE
 
 TOKENS, WIDTH, HIDDEN, EXPERTS, CHOSEN = 24, 16, 32, 4, 2
@@ -200,3 +201,28 @@ def test_what_torch_does_not_see_is_refused_by_name() -> None:
 @pytest.mark.usefixtures("formula")
 def test_a_formula_of_the_users_counts() -> None:
     assert leaf_flops(Hidden(), 4, 16) == 7 * 4 * 16
+
+
+def run_composite(a: Tensor) -> None:
+    with torch.inference_mode():  # in which torch leaves it to the counter to take composite operators apart
+        torch.einsum("ij,jk->ik", a, a)
+
+
+def run_branches(a: Tensor) -> None:
+    torch.cond(torch.tensor(True), lambda x: x @ x, lambda x: (x @ x) @ x, [a])
+
+
+@pytest.mark.parametrize(
+    "run", [run_composite, run_branches, torch.vmap(lambda a: a @ torch.ones(6)), nn.MultiheadAttention(6, 2)]
+)
+def test_products_count_as_torchs_own_counter_has_them(run: Callable[..., object]) -> None:
+    operands = [torch.randn(6, 6)] * (3 if isinstance(run, nn.Module) else 1)
+    torchs = FlopCounterMode(display=False, custom_mapping=dict(FORMULAS))
+    with torchs:
+        run(*operands)
+    counter = FlopCounter()
+    for times in (1, 2):
+        with counter:
+            run(*operands)
+        assert counter._torch.get_total_flops() == torchs.get_total_flops() > 0
+        assert counter.flops >= times * torchs.get_total_flops()
