@@ -25,7 +25,7 @@ from .dataflow import RUN, Dataflow
 from .lowering import lower_cut
 
 MIN_MASTER_BYTES = 4  # an element of float32
-KEPT_BYTES = 128 << 20  # of gradients on their way while the next are computed; of more, slices are copied (ps/client)
+KEPT_BYTES = 128 << 20  # of gradients on their way at least, while the next are computed (ps/client/replay_limit.py)
 
 
 @dataclass

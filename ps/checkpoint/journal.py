@@ -121,6 +121,13 @@ class Journal:
         """Write the journal at the next `poll`, without waiting for the interval to pass."""
         self._flush_requested = True
 
+    def request_durable(self, number: int, client: str, push: int) -> None:
+        """Do the same unless the journal that is being written, or one before, has this push to slice `number`."""
+        being_written = self._snapshot or self._unkept
+        begun = self._durable if being_written is None else being_written.applied
+        if push > begun.get(number, {}).get(client, 0):
+            self.request_flush()
+
     def confirm(self, failure: str) -> None:
         """Say that another machine has the journal that was written last, or why it could not be kept there."""
         self._confirmation = failure

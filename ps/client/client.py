@@ -22,12 +22,11 @@ from ..slices.push_payload import GradientPacker, PushPayload
 from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows
 from .fetcher import Fetcher
+from .replay_limit import DONATED, REPLAY_BYTES
 from .sessions import Sessions
 from .slice_session import SliceSession
 
 WINDOW_BYTES = 32 << 20
-MAX_REPLAY_BYTES = 64 << 20  # pushes that are not durable on their shards; beyond, the client waits
-MAX_DONATED_BYTES = 2 * MAX_REPLAY_BYTES  # whole gradients kept because one slice of them is; beyond, slices are copied
 
 
 class Client:
@@ -45,6 +44,7 @@ class Client:
         compression: AnyCompression | None = None,
         unacknowledged: int = 8,
         window_bytes: int = WINDOW_BYTES,
+        replay_bytes: int | None = None,
         peer_timeout_s: float = 24 * 3600.0,
         retransmit_s: float = 15.0,
         clock: Callable[[], float] = time.perf_counter,
@@ -58,6 +58,7 @@ class Client:
         compression: how gradients are compressed for pushes.
         unacknowledged: pushes of one slice in flight at most; with more, `push` waits.
         window_bytes: bytes in flight each way at most, so that neither end ever holds a second copy of everything.
+        replay_bytes: of pushes that are not durable, at most, see replay_limit.py.
         peer_timeout_s: how long a fetch may wait for pushes of other replicas; other waits use the mailbox's timeout.
         retransmit_s: silence of a shard after which everything that it has not answered is sent again.
 
@@ -70,11 +71,11 @@ class Client:
         self.replica = replica
         self.factors: Sequence[float] = ()  # of the learning rate, by the user; they travel with each push
         self.peer_traffic: dict[str, dict[str, int]] = {}  # what `count_peer_traffic` has counted, by peer
-        self._mailbox = mailbox
+        self._mailbox, self._replay_bytes = mailbox, REPLAY_BYTES if replay_bytes is None else replay_bytes
         self._sessions = Sessions(
             mailbox,
             [SliceSession(piece, GradientPacker(compression), replica, initial=initial) for piece in slices],
-            max_replay_bytes=MAX_REPLAY_BYTES,
+            max_replay_bytes=self._replay_bytes,
             peer_timeout_s=peer_timeout_s,
             retransmit_s=retransmit_s,
             clock=clock,
@@ -82,10 +83,8 @@ class Client:
         self._fetcher = Fetcher(
             self._sessions, values, local_rate=local_rate, replica=replica, window_bytes=window_bytes
         )
-        self._unacknowledged = unacknowledged
-        self._window_bytes = window_bytes
-        self._clock = clock
-        self._pushes = 0
+        self._unacknowledged, self._window_bytes = unacknowledged, window_bytes
+        self._clock, self._pushes = clock, 0
         self._blocked_s = {"fetch": 0.0, "push": 0.0}
 
     @property
@@ -220,13 +219,14 @@ class Client:
         self._sessions.collect_arrived()
         self._pushes += 1
         kept = max((len(session.replay_buffer) for session in self._sessions), default=0)
-        donate = donate and (kept + 1) * self.values.nbytes <= MAX_DONATED_BYTES
+        donate = donate and (kept + 1) * self.values.nbytes <= DONATED * self._replay_bytes
         make = self._mailbox.channel.empty
         for session in self._sessions:
             is_skipped = session.piece.number in skipped
             payload = PushPayload(skipped=True) if is_skipped else session.pack(gradients, donate=donate, make=make)
-            self._await_room(session, sum(tensor.nbytes for tensor in payload.tensors))
-            self._push(session, payload, step, base, self._fetcher.attach_to_push(session))
+            size = sum(tensor.nbytes for tensor in payload.tensors)
+            self._await_room(session, size)
+            self._push(session, payload, size, step, base, self._fetcher.attach_to_push(session))
             if self._fetcher.unpushed_count:
                 self._fetcher.unpushed_count -= 1
                 self._fetcher.request_more()
@@ -307,12 +307,13 @@ class Client:
         self,
         session: SliceSession,
         payload: PushPayload | SparseRows,
+        size: int,
         step: int,
         base: int | None,
         fetch: Message | None = None,
     ) -> None:
         base = session.version if base is None else base
-        flush, factors = self._sessions.needs_flush, self.factors
+        flush, factors = self._sessions.choose_flush(session, size), self.factors
         message = session.make_push(payload, step, base, flush=flush, factors=factors, fetch=fetch)
         message = self._sessions.send(session, message)
         self._sessions.record_push(session, message)

@@ -77,6 +77,18 @@ class Sessions:
         """Whether the replay buffers are half full, so that the shards should write their journals soon."""
         return self._replay_bytes > self._max_replay_bytes // 2
 
+    def choose_flush(self, session: SliceSession, size: int) -> int:
+        """Return the number of the push that shall be durable soon, where one more of `size` bytes follows; 0 for none.
+
+        The shard need not write its journal again for a push that is in the one which it is writing: so it writes one
+        for each half of the replay buffers.
+        """
+        after = self._replay_bytes + size
+        if after > self._max_replay_bytes:
+            return session.sent + 1  # as the next one waits
+        kept = session.sent + 1 - session.durable
+        return session.durable + (kept + 1) // 2 if after > self._max_replay_bytes // 2 else 0
+
     @property
     def is_full(self) -> bool:
         """Whether the replay buffers are full, so that pushes must wait."""

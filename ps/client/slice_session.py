@@ -126,15 +126,16 @@ class SliceSession:
         step: int,
         base: int,
         *,
-        flush: bool,
+        flush: int = 0,
         factors: Sequence[float] = (),
         fetch: Message | None = None,
     ) -> Message:
         """Make the next push message.
 
-        base: the version that the gradient was computed on. flush: asks the shard to write its journal soon. factors:
-        of the learning rate, for all groups of parameters or for each, where the worker says it. fetch: a fetch that
-        travels with the push, so that it is answered with the values right after this push is applied.
+        base: the version that the gradient was computed on. flush: the number of the push that shall be durable soon, 0
+        for none. factors: of the learning rate, for all groups of parameters or for each, where the worker says it.
+        fetch: a fetch that travels with the push, so that it is answered with the values right after this push is
+        applied.
         """
         self.sent += 1
         body = {"base": base, "number": self.sent, "replica": self._replica, "flush": flush, **payload.body_fields}

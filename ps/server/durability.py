@@ -67,6 +67,11 @@ class Durability:
         if self._journal is not None:
             self._journal.request_flush()
 
+    def request_durable(self, piece: int, client: str, number: int) -> None:
+        """Make a client's push to a slice durable soon."""
+        if self._journal is not None:
+            self._journal.request_durable(piece, client, number)
+
     def before_change(self, piece: int) -> None:
         """Save what is being written of a slice that is about to change."""
         if self._journal is not None:

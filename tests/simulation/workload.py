@@ -159,7 +159,7 @@ def make_job(
     method = parse_method(text)
     optimizer = Adam(0.05) if is_local(method) else SGD(0.05, momentum=0.9) if method.lock_step else SGD(1.0)
     batches = steps * replicas
-    client.MAX_REPLAY_BYTES = 64 << 20 if seed % 2 else 2000  # or so little that clients wait for journals
+    client.REPLAY_BYTES = 64 << 20 if seed % 2 else 2000  # or so little that clients wait for journals
     elements = [batches * (2 if machines == 1 else 1)] * machines  # slices of one element for each batch
     config = RunConfig(task="simulated", method=method, optimizer=optimizer, out=out, restarts=3, baseline=False)
     training = TrainingSpec(

@@ -16,11 +16,13 @@ import msgspec
 from torch import Tensor
 
 from ...ps.client.client import Client
+from ...ps.client.replay_limit import choose_replay_bytes
 from ...ps.methods.training_loop import Batches, TrainingLoop
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
+from ...runtime.hosts.versions import read_memory
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..run_folder import buffer_path
@@ -95,6 +97,7 @@ class WorkerProcess(ABC):
             replica=spec.replica,
             initial=spec.incarnation == 0 and spec.start_step == 0,
             compression=spec.compression,
+            replay_bytes=choose_replay_bytes(read_memory()),
         )
         if spec.replica == 0:
             client.put(self._training.version, self._read_optimizer_state())

@@ -98,7 +98,7 @@ def test_a_flush_does_not_wait_for_the_interval(tmp_path):
     shard, _ = kept(tmp_path)
     put(shard)
     settled(shard)
-    push(shard, 1, flush=True)
+    push(shard, 1, flush=1)
     assert [m.kind for _, m in settled(shard)] == ["durable"]
 
 
@@ -120,7 +120,7 @@ def test_a_replaced_shard_applies_resent_pushes_once(tmp_path):
     shard, _ = kept(tmp_path, serving=ServingConfig(SGD(1.0)))
     put(shard)
     settled(shard)
-    push(shard, 1, flush=True)
+    push(shard, 1, flush=1)
     settled(shard)
     push(shard, 2)  # is lost with it
     slice_states, clocks = restored(tmp_path)
@@ -203,9 +203,9 @@ def test_it_is_busy_as_long_as_a_flush_is_due(tmp_path):
     shard, _ = kept(tmp_path)
     put(shard)
     settled(shard)
-    push(shard, 1, flush=True)
+    push(shard, 1, flush=1)
     shard.poll()  # begins to write
-    push(shard, 2, flush=True)
+    push(shard, 2, flush=2)
     while shard._durability._journal._snapshot is not None:
         shard.poll()
     assert shard.busy
@@ -282,3 +282,15 @@ def test_a_fence_says_what_is_durable_of_a_client_of_which_nothing_more_is_taken
     assert [state.applied["worker-0.0"] for state in slice_states] == [2] * len(SLICES)
     again = Shard(0, SLICES, ServingConfig(SGD(1.0)), restored=slice_states)
     assert [message.body for _, message in again.handle(fence)] == [fenced.body]
+
+
+def test_a_push_that_the_journal_being_written_has_needs_no_other(tmp_path):
+    shard, _ = kept(tmp_path)
+    put(shard)
+    settled(shard)
+    push(shard, 1, flush=1)
+    shard.poll()  # begins to write
+    push(shard, 2, flush=1)
+    assert [m.body["numbers"] for _, m in settled(shard)] == [{str(piece.number): 1 for piece in SLICES}]
+    push(shard, 3, flush=2)
+    assert [m.body["numbers"] for _, m in settled(shard)] == [{str(piece.number): 3 for piece in SLICES}]

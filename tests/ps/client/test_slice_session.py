@@ -12,7 +12,7 @@ def session_with_pushes(count: int) -> SliceSession:
     session = SliceSession(ParameterSlice(0, 0, 0, 2, 0), GradientPacker(None), 0)
     for step in range(count):
         payload = session.pack(torch.zeros(2), make=MemoryNetwork().channel("worker").empty)
-        session.record_push(session.make_push(payload, step, 0, flush=False))
+        session.record_push(session.make_push(payload, step, 0))
     return session
 
 
