@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 
 from ...errors import BadInput
 from ..blame import blame
 from .batch_maker import BatchMaker
-from .generators import keep_generators, seed_generators
+from .generators import SeededReads, keep_generators
 
 if TYPE_CHECKING:
     from ...models.buckets import Buckets
@@ -55,7 +54,7 @@ class DatasetSamples:
         one_shape: bool = True,
     ) -> None:
         self._dataset, self._seed, self._maker = dataset, seed, BatchMaker(task, split, collate, one_shape=one_shape)
-        self.what = self._maker.what
+        self.what, self._reads = self._maker.what, SeededReads()
         self._count = len(dataset)
         self.processes = LOADERS if processes is None else processes
         self.max_processes = MAX_LOADERS if processes is None else processes
@@ -65,13 +64,9 @@ class DatasetSamples:
 
     def rows(self, index: Tensor, epochs: Tensor | None = None) -> "Data":
         """Return the samples at `index` (int64 [batch]); see `Samples`."""
-        with blame("E311", self.what):
-            count = len(self._dataset)
-        if count != self._count:
-            facts = f"{self.what} had {self._count} samples when the run began, and has {count} now"
-            raise BadInput("E311", facts, fix="let a dataset keep its length while it is trained on")
         numbers = index.tolist()
-        return self._make(numbers, [0] * len(numbers) if epochs is None else epochs.tolist())
+        with keep_generators():
+            return self.read(0, numbers, [0] * len(numbers) if epochs is None else epochs.tolist())
 
     def take_first(self, count: int, length: int | None = None) -> "Data":
         """Return the first samples, again and again where there are too few.
@@ -80,22 +75,26 @@ class DatasetSamples:
         """
         length = self._maker.choose_length(length)
         with keep_generators():
-            items = (self._read(number, 0) for number in range(self._count))
+            items = (self._read_one(number) for number in range(self._count))
             fitting = list(self._maker.choose_fitting(items, count, length).items())
         numbers, chosen = zip(*(fitting[place % len(fitting)] for place in range(count)), strict=True)
         return self._join(list(numbers), list(chosen), length)
-
-    def _make(self, numbers: list[int], epochs: list[int]) -> "Data":
-        with keep_generators():
-            items = [self._read(number, epoch) for number, epoch in zip(numbers, epochs, strict=True)]
-        return self._join(numbers, items)
 
     def _join(self, numbers: list[int], items: list[Any], length: int | None = None) -> "Data":
         return self._maker.make(items, _list_some(numbers), lambda place: f"sample {numbers[place]}", length=length)
 
     def read(self, number: int, index: list[int], epochs: list[int]) -> "Data":
-        """Return the samples at `index` as they are in these epochs. number: of the batch, which does not matter."""
-        return self.rows(torch.tensor(index), torch.tensor(epochs))
+        """Return the samples at `index` as they are in these epochs. number: of the batch, which does not matter.
+
+        The generators are not as they were then.
+        """
+        with blame("E311", self.what):
+            count = len(self._dataset)
+        if count != self._count:
+            facts = f"{self.what} had {self._count} samples when the run began, and has {count} now"
+            raise BadInput("E311", facts, fix="let a dataset keep its length while it is trained on")
+        seeds = [(self._seed, epoch, number) for number, epoch in zip(index, epochs, strict=True)]
+        return self._join(index, self._reads.read(lambda place: self._get(index[place]), seeds))
 
     @property
     def buckets(self) -> "Buckets | None":
@@ -114,7 +113,7 @@ class DatasetSamples:
         found = []
         with keep_generators():
             for number in range(self._count):
-                sample = None if buckets.sizes is not None else self._read(number, 0)
+                sample = None if buckets.sizes is not None else self._read_one(number)
                 try:
                     size = buckets.measure(sample) if buckets.sizes is None else buckets.sizes[number]
                     found.append(buckets.choose(size))
@@ -122,10 +121,16 @@ class DatasetSamples:
                     raise BadInput("E311", f"sample {number} of {self.what}: {error.facts}", fix=error.fix) from error
         return found
 
-    def _read(self, number: int, epoch: int) -> Any:
-        seed_generators(self._seed, epoch, number)
-        with blame("E311", f"sample {number} of {self.what}"):
+    def _read_one(self, number: int) -> Any:
+        """Return a sample as it is in epoch 0."""
+        return self._reads.read(lambda place: self._get(number), [(self._seed, 0, number)])[0]
+
+    def _get(self, number: int) -> Any:
+        try:
             return self._dataset[number]
+        except (Exception, SystemExit):
+            with blame("E311", f"sample {number} of {self.what}"):
+                raise
 
     def __repr__(self) -> str:
         return f"DatasetSamples({self.what}, {self._count} samples)"

@@ -2,9 +2,10 @@
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,14 +15,75 @@ T = TypeVar("T")
 _States = tuple[Any, Any, Tensor]  # of Python, numpy and torch
 
 
-def seed_generators(*what: int) -> int:
-    """Seed the generators of Python, numpy and torch by some numbers; return the seed."""
+class _Generator(NamedTuple):
+    seed: Callable[[int], object]
+    draw: Callable[[], float]
+
+
+PYTHON = _Generator(random.seed, random.random)
+NUMPY = _Generator(lambda seed: np.random.seed(seed & 0xFFFFFFFF), np.random.random)
+_MARK = 20_2012  # a seed, by whose first number one sees whether anybody has drawn since
+
+
+def seed_generators(*what: int) -> None:
+    """Seed the generators of Python, numpy and torch by some numbers."""
+    _seed(_make_seed(what), (PYTHON, NUMPY))
+
+
+def _make_seed(what: Iterable[int]) -> int:
     digest = hashlib.blake2b(" ".join(map(str, what)).encode(), digest_size=8).digest()
-    seed = int.from_bytes(digest, "little") >> 1
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _seed(seed: int, others: Iterable[_Generator]) -> None:
+    """Seed the generator of torch, and others."""
     torch.default_generator.manual_seed(seed)
-    return seed
+    for one in others:
+        one.seed(seed)
+
+
+class SeededReads:
+    """Reads items with generators that are seeded for each of them.
+
+    To seed those of Python and numpy takes longer than to read a small item. So it is done only where items draw from
+    them: once one has, those that were read with it are read again.
+    """
+
+    def __init__(self) -> None:
+        self._drawn: list[_Generator] = []  # from these items were seen to draw
+
+    def read(self, read: Callable[[int], T], whats: Sequence[tuple[int, ...]]) -> list[T]:
+        """Return what `read` gives for each place in `whats`, the numbers by which generators are seeded for it."""
+        seeds = [_make_seed(what) for what in whats]  # all at once: what runs between items that wait is cold
+        while True:
+            others = [one for one in (PYTHON, NUMPY) if one not in self._drawn]
+            for one in others:
+                one.seed(_MARK)
+            try:
+                items = [self._read(read, place, seed) for place, seed in enumerate(seeds)]
+            except Exception:
+                if not self._note_draws(others):
+                    raise
+            else:
+                if not self._note_draws(others):
+                    return items
+
+    def _read(self, read: Callable[[int], T], place: int, seed: int) -> T:
+        _seed(seed, self._drawn)
+        return read(place)
+
+    def _note_draws(self, others: Iterable[_Generator]) -> bool:
+        """Return whether anybody has drawn from generators that were not seeded for each item, and take note of it."""
+        drawn = [one for one in others if one.draw() != _first_draw(one)]
+        self._drawn += drawn
+        return bool(drawn)
+
+
+@cache
+def _first_draw(generator: _Generator) -> float:
+    with keep_generators():
+        generator.seed(_MARK)
+        return generator.draw()
 
 
 def iterate_seeded(items: Iterable[T], *what: int) -> Iterator[T]:

@@ -158,7 +158,7 @@ def test_the_processes_end_with_the_loader(stream: SampleStream) -> None:
             "failing(how='shape')",
             [r"sample 40 of the train data of task points is float32\[3\] and int, sample 41 is float32\[6\] and int"],
         ),
-        ("shrinking", ["had 96 samples when the run began, and has 88 now"]),
+        ("shrinking", ["had 96 samples when the run began, and has 80 now"]),  # they draw: the first are read twice
     ],
 )
 def test_a_sample_that_will_not_do_is_named(name: str, said: list[str], stream: SampleStream) -> None:
