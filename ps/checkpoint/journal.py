@@ -124,8 +124,8 @@ class Journal:
     def request_durable(self, number: int, client: str, push: int) -> None:
         """Do the same unless the journal that is being written, or one before, has this push to slice `number`."""
         being_written = self._snapshot or self._unkept
-        begun = self._durable if being_written is None else being_written.applied
-        if push > begun.get(number, {}).get(client, 0):
+        has = self.durable_push(number, client) if being_written is None else being_written.applied_push(number, client)
+        if push > has:
             self.request_flush()
 
     def confirm(self, failure: str) -> None:

@@ -75,6 +75,11 @@ class Snapshot(Generic[T]):
         """By slice and client, the number of the last push that the snapshot contains."""
         return {number: header.applied for number, header in self._headers.items()}
 
+    def applied_push(self, number: int, client: str) -> int:
+        """Return the number of the client's last push to a slice that the snapshot contains; 0 for none."""
+        header = self._headers.get(number)
+        return 0 if header is None else header.applied.get(client, 0)
+
     def before_change(self, number: int) -> None:
         """Copy a slice that is about to change, unless it was copied before, or has yet to come to the version."""
         if number in self._uncopied and self._is_due(self._uncopied[number]):

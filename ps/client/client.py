@@ -22,7 +22,7 @@ from ..slices.push_payload import GradientPacker, PushPayload
 from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows
 from .fetcher import Fetcher
-from .replay_limit import DONATED, REPLAY_BYTES
+from .replay_limit import DONATED_BYTES, REPLAY_BYTES
 from .sessions import Sessions
 from .slice_session import SliceSession
 
@@ -219,7 +219,7 @@ class Client:
         self._sessions.collect_arrived()
         self._pushes += 1
         kept = max((len(session.replay_buffer) for session in self._sessions), default=0)
-        donate = donate and (kept + 1) * self.values.nbytes <= DONATED * self._replay_bytes
+        donate = donate and (kept + 1) * self.values.nbytes <= max(DONATED_BYTES, self._replay_bytes)
         make = self._mailbox.channel.empty
         for session in self._sessions:
             is_skipped = session.piece.number in skipped

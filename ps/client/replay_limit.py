@@ -8,10 +8,11 @@ from ...runtime.channel.shared_memory import ARENA_BYTES
 
 REPLAY_BYTES = 64 << 20  # at least
 MAX_REPLAY_BYTES = ARENA_BYTES // 2  # as pushes to a shard of the same host lie in its arena
-DONATED = 2  # times as many bytes of whole gradients are kept because one slice of them is; beyond, slices are copied
-_PART_OF_MEMORY = 32
+# Of whole gradients kept because one slice of them is, or the limit if that is more; beyond, slices are copied.
+DONATED_BYTES = 128 << 20
+_PART_OF_MEMORY = 16  # that all clients of a host may keep
 
 
-def choose_replay_bytes(memory_bytes: int) -> int:
-    """Return the limit on a machine with so much memory."""
-    return min(max(REPLAY_BYTES, memory_bytes // _PART_OF_MEMORY), MAX_REPLAY_BYTES)
+def choose_replay_bytes(memory_bytes: int, clients: int) -> int:
+    """Return the limit of each of several clients that may share a machine with so much memory."""
+    return min(max(REPLAY_BYTES, memory_bytes // _PART_OF_MEMORY // clients), MAX_REPLAY_BYTES)

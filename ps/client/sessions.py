@@ -6,7 +6,7 @@ pushes until they are durable; and when the launcher announces a replaced shard,
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import ge
 from typing import Any
@@ -50,6 +50,11 @@ class Sessions:
         self._unsaved = 0  # pushes dropped from the replay buffer although no shard could write them
         self._resent = 0
         self._replay_bytes = 0  # of all sessions
+        self._kept_bytes = Counter[int]()  # the same by shard
+        sizes = Counter[int]()
+        for session in self._sessions:
+            sizes[session.piece.shard] += session.piece.size
+        self._shares = {shard: size / sizes.total() for shard, size in sizes.items()}
         self._arrived = mailbox.divert(KINDS)
         self._values: dict[int, Message] = {}  # by slice, those of the current fetch that were not taken yet
         self._steps = deque[tuple[int, list[int]]]()  # steps not yet durable, with the last push of each session
@@ -74,20 +79,21 @@ class Sessions:
 
     @property
     def needs_flush(self) -> bool:
-        """Whether the replay buffers are half full, so that the shards should write their journals soon."""
+        """Whether the replay buffers are more than half full, so that the shards should write their journals."""
         return self._replay_bytes > self._max_replay_bytes // 2
 
     def choose_flush(self, session: SliceSession, size: int) -> int:
         """Return the number of the push that shall be durable soon, where one more of `size` bytes follows; 0 for none.
 
-        The shard need not write its journal again for a push that is in the one which it is writing: so it writes one
-        for each half of the replay buffers.
+        It is in the older half of what is kept for the shard, where that is more than half of its share of the limit. A
+        shard need not write its journal again for a push that is in the one which it is writing, so it writes one for
+        each half of its share.
         """
-        after = self._replay_bytes + size
-        if after > self._max_replay_bytes:
+        if self._replay_bytes + size > self._max_replay_bytes:
             return session.sent + 1  # as the next one waits
-        kept = session.sent + 1 - session.durable
-        return session.durable + (kept + 1) // 2 if after > self._max_replay_bytes // 2 else 0
+        shard, kept = session.piece.shard, session.sent + 1 - session.durable
+        is_half_full = self._kept_bytes[shard] + size > self._shares[shard] * self._max_replay_bytes / 2
+        return session.durable + kept // 2 if is_half_full else 0
 
     @property
     def is_full(self) -> bool:
@@ -114,7 +120,7 @@ class Sessions:
         """Keep a push that was just sent, until it is durable, and count its bytes."""
         session.record_push(message)
         self.bytes_in_flight += message.bytes
-        self._replay_bytes += message.bytes
+        self._count_replay(session, message.bytes)
 
     def wait_while(
         self,
@@ -232,7 +238,11 @@ class Sessions:
         self._release_durable(session, durable)
 
     def _release_durable(self, session: SliceSession, number: int) -> None:
-        self._replay_bytes -= session.release_durable(number)
+        self._count_replay(session, -session.release_durable(number))
+
+    def _count_replay(self, session: SliceSession, size: int) -> None:
+        self._replay_bytes += size
+        self._kept_bytes[session.piece.shard] += size
 
     def _release_reported(self, session: SliceSession, body: dict[str, Any]) -> None:
         """Release the pushes that the shard's journal contains; with a failing disk, also those it cannot write."""

@@ -8,7 +8,7 @@ The `edge` of a message is the number of the slice that it is about. The message
                                                  {unchanged}, or rows int32 [r] and values [r, width] with {width}
   push    {base, number, replica} gradient [n]   "push_ack" {version, number, durable}, after the update; or "resend"
                                                  {number, attempt} if pushes after that number were lost
-          {..., flush}                           the same; the push of this number shall soon be in the journal
+          {..., flush}                           the same; the push of this number, unless 0, shall soon be durable
           {..., fetch: {..., step}} gradient     "values" as for that fetch, before any other push; where they can be
                                                  sent at once, in place of "push_ack"
           {..., compression} tensors             the same; the gradient is compressed (push_payload.py)

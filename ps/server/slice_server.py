@@ -119,8 +119,8 @@ class SliceServer:
         number, replica = self.parse_count(message, "number"), self.parse_count(message, "replica")
         fetch = self._parse_attached_fetch(message)
         push = PendingPush(sender, number, message.step, replica, gradient, self._parse_factors(message))
-        if "flush" in message.body:
-            self._durability.request_durable(self.piece.number, sender, self.parse_count(message, "flush"))
+        if flush := message.body.get("flush", 0) and self.parse_count(message, "flush"):
+            self._durability.request_durable(self.piece.number, sender, flush)
         applied = slice_state.applied.get(sender, 0)
         last = max(applied, self._aggregator.last_number(sender))
         if number > last + 1 and not message.body.get("gap"):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from world import present
 
-from cutset.ps.client import client
+from cutset.ps.client.replay_limit import REPLAY_BYTES
 from cutset.ps.methods.registry import AnyMethod, parse_method
 from cutset.ps.optimizers.standard import SGD, Adam
 from cutset.ps.slices.compression import TopK
@@ -27,7 +27,7 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from cutset.tools.leases import batch_reader
-from cutset.tools.replica import task_worker
+from cutset.tools.replica import task_worker, worker_process
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.scores import Scores
 
@@ -159,7 +159,8 @@ def make_job(
     method = parse_method(text)
     optimizer = Adam(0.05) if is_local(method) else SGD(0.05, momentum=0.9) if method.lock_step else SGD(1.0)
     batches = steps * replicas
-    client.REPLAY_BYTES = 64 << 20 if seed % 2 else 2000  # or so little that clients wait for journals
+    limit = REPLAY_BYTES if seed % 2 else 2000  # or so little that clients wait for journals
+    worker_process.choose_replay_bytes = lambda *sizes: limit
     elements = [batches * (2 if machines == 1 else 1)] * machines  # slices of one element for each batch
     config = RunConfig(task="simulated", method=method, optimizer=optimizer, out=out, restarts=3, baseline=False)
     training = TrainingSpec(

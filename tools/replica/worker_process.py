@@ -97,7 +97,7 @@ class WorkerProcess(ABC):
             replica=spec.replica,
             initial=spec.incarnation == 0 and spec.start_step == 0,
             compression=spec.compression,
-            replay_bytes=choose_replay_bytes(read_memory()),
+            replay_bytes=choose_replay_bytes(read_memory(), self._training.replicas * spec.machines),
         )
         if spec.replica == 0:
             client.put(self._training.version, self._read_optimizer_state())

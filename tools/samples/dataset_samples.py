@@ -1,7 +1,7 @@
 """`DatasetSamples`: the samples of a torch `Dataset`, of a `DataLoader`'s, or of any sequence of samples.
 
-What a sample draws at random, to augment it, depends on the seed, the epoch and its number alone: so a batch is the
-same whichever process reads it, and after a restart.
+What a sample draws at random, to augment it, depends on the seed, the epoch and its number alone, and what collate
+draws on those of the batch's first sample: so a batch is the same whichever process reads it, and after a restart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, defau
 from ...errors import BadInput
 from ..blame import blame
 from .batch_maker import BatchMaker
-from .generators import SeededReads, keep_generators
+from .generators import SeededReads, keep_generators, seed_generators
 
 if TYPE_CHECKING:
     from ...models.buckets import Buckets
@@ -94,7 +94,9 @@ class DatasetSamples:
             facts = f"{self.what} had {self._count} samples when the run began, and has {count} now"
             raise BadInput("E311", facts, fix="let a dataset keep its length while it is trained on")
         seeds = [(self._seed, epoch, number) for number, epoch in zip(index, epochs, strict=True)]
-        return self._join(index, self._reads.read(lambda place: self._get(index[place]), seeds))
+        items = self._reads.read(lambda place: self._get(index[place]), seeds)
+        seed_generators(*seeds[0], len(seeds))  # for what collate draws
+        return self._join(index, items)
 
     @property
     def buckets(self) -> "Buckets | None":

@@ -4,7 +4,6 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +21,6 @@ class _Generator(NamedTuple):
 
 PYTHON = _Generator(random.seed, random.random)
 NUMPY = _Generator(lambda seed: np.random.seed(seed & 0xFFFFFFFF), np.random.random)
-_MARK = 20_2012  # a seed, by whose first number one sees whether anybody has drawn since
 
 
 def seed_generators(*what: int) -> None:
@@ -45,45 +43,60 @@ def _seed(seed: int, others: Iterable[_Generator]) -> None:
 class SeededReads:
     """Reads items with generators that are seeded for each of them.
 
-    To seed those of Python and numpy takes longer than to read a small item. So it is done only where items draw from
-    them: once one has, those that were read with it are read again.
+    To seed those of Python and numpy takes longer than to read a small item. So those from which no item of the first
+    batch draws are seeded no more; where a later one does, its batch is read again.
     """
 
     def __init__(self) -> None:
-        self._drawn: list[_Generator] = []  # from these items were seen to draw
+        self._drawn: list[_Generator] | None = None  # from these items were seen to draw; None before the first batch
 
     def read(self, read: Callable[[int], T], whats: Sequence[tuple[int, ...]]) -> list[T]:
-        """Return what `read` gives for each place in `whats`, the numbers by which generators are seeded for it."""
+        """Return what `read` gives for each place in `whats`, the numbers by which generators are seeded for an item.
+
+        There must be at least one.
+        """
         seeds = [_make_seed(what) for what in whats]  # all at once: what runs between items that wait is cold
+        if self._drawn is None:
+            self._drawn, items = self._read_first(read, seeds)
+            return items
         while True:
             others = [one for one in (PYTHON, NUMPY) if one not in self._drawn]
             for one in others:
-                one.seed(_MARK)
+                one.seed(seeds[0])
             try:
-                items = [self._read(read, place, seed) for place, seed in enumerate(seeds)]
+                items = [_read_item(read, place, seed, self._drawn) for place, seed in enumerate(seeds)]
             except Exception:
-                if not self._note_draws(others):
+                if not self._note_draws(others, seeds[0]):
                     raise
             else:
-                if not self._note_draws(others):
+                if not self._note_draws(others, seeds[0]):
                     return items
 
-    def _read(self, read: Callable[[int], T], place: int, seed: int) -> T:
-        _seed(seed, self._drawn)
-        return read(place)
+    def _read_first(self, read: Callable[[int], T], seeds: Sequence[int]) -> tuple[list[_Generator], list[T]]:
+        """Return the generators from which items draw, and the items."""
+        drawn, items = list[_Generator](), list[T]()
+        for place, seed in enumerate(seeds):
+            items.append(_read_item(read, place, seed, (PYTHON, NUMPY)))
+            drawn += [one for one in (PYTHON, NUMPY) if one not in drawn and _has_moved(one, seed)]
+        return drawn, items
 
-    def _note_draws(self, others: Iterable[_Generator]) -> bool:
-        """Return whether anybody has drawn from generators that were not seeded for each item, and take note of it."""
-        drawn = [one for one in others if one.draw() != _first_draw(one)]
-        self._drawn += drawn
+    def _note_draws(self, others: Iterable[_Generator], seed: int) -> bool:
+        """Return whether anybody has drawn from generators since all were seeded by the same, and take note of it."""
+        drawn = [one for one in others if _has_moved(one, seed)]
+        self._drawn = [*(self._drawn or ()), *drawn]
         return bool(drawn)
 
 
-@cache
-def _first_draw(generator: _Generator) -> float:
-    with keep_generators():
-        generator.seed(_MARK)
-        return generator.draw()
+def _read_item(read: Callable[[int], T], place: int, seed: int, others: Iterable[_Generator]) -> T:
+    _seed(seed, others)
+    return read(place)
+
+
+def _has_moved(generator: _Generator, seed: int) -> bool:
+    """Return whether anybody has drawn since a generator was seeded: its next number is not the first."""
+    found = generator.draw()
+    generator.seed(seed)
+    return found != generator.draw()
 
 
 def iterate_seeded(items: Iterable[T], *what: int) -> Iterator[T]:

@@ -284,13 +284,48 @@ def test_a_fence_says_what_is_durable_of_a_client_of_which_nothing_more_is_taken
     assert [message.body for _, message in again.handle(fence)] == [fenced.body]
 
 
-def test_a_push_that_the_journal_being_written_has_needs_no_other(tmp_path):
-    shard, _ = kept(tmp_path)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_push_that_the_journal_being_written_has_needs_no_other(tmp_path, elsewhere):
+    """Also while it is waited for that another machine has it, too."""
+    shard, _ = kept(tmp_path, kept_elsewhere=elsewhere)
+
+    def keep():
+        """Let the other machine confirm, if there is one; what clients were told."""
+        told = settled(shard)
+        if elsewhere:
+            shard._durability.confirm("")
+            told += settled(shard)
+        return [m.body["numbers"] for _, m in told if m.kind == "durable"]
+
     put(shard)
-    settled(shard)
+    keep()
     push(shard, 1, flush=1)
     shard.poll()  # begins to write
     push(shard, 2, flush=1)
-    assert [m.body["numbers"] for _, m in settled(shard)] == [{str(piece.number): 1 for piece in SLICES}]
-    push(shard, 3, flush=2)
-    assert [m.body["numbers"] for _, m in settled(shard)] == [{str(piece.number): 3 for piece in SLICES}]
+    if elsewhere:
+        settled(shard)  # is written; now it is waited for the other machine
+        push(shard, 3, flush=1)
+    assert keep() == [{str(piece.number): 1 for piece in SLICES}]
+    assert not shard.busy
+    last = 4 if elsewhere else 3
+    push(shard, last, flush=2)
+    assert keep() == [{str(piece.number): last for piece in SLICES}]
+
+
+def test_a_push_is_asked_for_again_whose_journal_failed(tmp_path, monkeypatch):
+    def fail(*paths):
+        raise OSError("no space")
+
+    shard, _ = kept(tmp_path)
+    put(shard)
+    settled(shard)
+    with monkeypatch.context() as disk:
+        disk.setattr("cutset.ps.checkpoint.journal.rename_durably", fail)
+        push(shard, 1, flush=1)
+        shard.poll()  # begins to write
+        push(shard, 2, flush=1)
+        assert [m.body["failing"] for _, m in settled(shard) if m.kind == "durable"] == [True]
+    push(shard, 3, flush=1)
+    assert [m.body for _, m in settled(shard)] == [
+        {"numbers": {str(piece.number): 3 for piece in SLICES}, "failing": False}
+    ]

@@ -6,7 +6,6 @@ from client_bench import Bench, ramp
 
 from cutset.errors import NetworkError
 from cutset.ps.client.client import Client
-from cutset.ps.client.replay_limit import REPLAY_BYTES
 from cutset.ps.slices.slicing import slice_parameters
 from cutset.runtime.channel.channel import SilenceError
 from cutset.runtime.channel.mailbox import Mailbox
@@ -67,7 +66,7 @@ def test_pushed_gradients_are_copies():
 
 @pytest.mark.parametrize("wholes", [0, 1, 2])
 def test_donated_gradients_are_kept_whole_up_to_a_limit(monkeypatch, wholes):
-    monkeypatch.setattr("cutset.ps.client.client.DONATED", ((wholes + 1) * ramp().nbytes - 1) / REPLAY_BYTES)
+    monkeypatch.setattr("cutset.ps.client.client.DONATED_BYTES", (wholes + 1) * ramp().nbytes - 1)
     bench = Bench()
     [client] = bench.clients
     gradient = ramp()

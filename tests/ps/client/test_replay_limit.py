@@ -10,38 +10,57 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("memory_bytes", "limit"), [(GIB, REPLAY_BYTES), (4 * GIB, 128 * MIB), (8 * GIB, 256 * MIB), (64 * GIB, 512 * MIB)]
+    ("memory_bytes", "clients", "limit"),
+    [(GIB, 1, REPLAY_BYTES), (4 * GIB, 1, 256 * MIB), (4 * GIB, 2, 128 * MIB), (64 * GIB, 2, 512 * MIB)],
 )
-def test_the_limit_is_a_part_of_the_memory_within_bounds(memory_bytes: int, limit: int) -> None:
-    assert choose_replay_bytes(memory_bytes) == limit
+def test_the_limit_is_a_part_of_the_memory_within_bounds(memory_bytes: int, clients: int, limit: int) -> None:
+    assert choose_replay_bytes(memory_bytes, clients) == limit
 
 
-def client_that_keeps(pushes: int) -> tuple[Bench, Client]:
-    """A client of one slice whose replay buffer is full with more than so many pushes; none of them is durable."""
-    bench = Bench(shards=1, replay_bytes=pushes * ramp().nbytes, unacknowledged=100)
+def client_that_keeps(pushes: int, *, shards: int = 1) -> Client:
+    """A client whose replay buffer is full with more than so many pushes; no shard answers."""
+    bench = Bench(shards=shards, replay_bytes=pushes * ramp().nbytes, unacknowledged=100)
     [client] = bench.clients
     client.put()
-    return bench, client
+    return client
 
 
-def test_it_asks_for_half_of_what_it_keeps_then_for_all_before_it_waits() -> None:
-    bench, client = client_that_keeps(8)
-    asked = []
-    for step in range(9):
-        client.push(ramp(), step)
-        asked.append(client._sessions.first.replay_buffer[-1][1].body["flush"])
-    assert asked == [0, 0, 0, 0, 3, 3, 4, 4, 9]
+def push_asking(client: Client, step: int, *, shard: int = 0) -> int:
+    """Push, and return the number of the push that a shard is asked to make durable."""
+    client.push(ramp(), step)
+    [session] = [session for session in client._sessions if session.piece.shard == shard]
+    asked: int = session.replay_buffer[-1][1].body["flush"]
+    return asked
+
+
+def test_it_asks_for_the_older_half_of_what_it_keeps_then_for_all_before_it_waits() -> None:
+    client = client_that_keeps(8)
+    assert [push_asking(client, step) for step in range(9)] == [0, 0, 0, 0, 2, 3, 3, 4, 9]
     assert client._sessions.is_full
-    bench.pump()
 
 
-def test_it_asks_for_one_journal_for_each_half_of_what_it_keeps() -> None:
-    _, client = client_that_keeps(8)
-    [session], journals, begun = list(client._sessions), 0, 0
+@pytest.mark.parametrize("takes", [0, 1, 3])
+def test_it_asks_for_one_journal_for_each_half_of_what_it_keeps(takes: int) -> None:
+    """takes: pushes that are made while a journal is written."""
+    client = client_that_keeps(8)
+    [session], ends, begun, journals = client._sessions, -1, 0, 0
     for step in range(100):
-        client.push(ramp(), step)
-        number, message = session.replay_buffer[-1]
-        if message.body["flush"] > begun:  # the journal before was written while the last push was made
+        asked = push_asking(client, step)
+        if begun and step >= ends:
             client._sessions._release_durable(session, begun)
-            begun, journals = number, journals + 1
+            begun = 0
+        if asked > max(begun, session.durable):
+            begun, ends, journals = session.sent, step + takes + 1, journals + 1
     assert journals <= 100 / 4
+
+
+def test_a_shard_is_not_asked_for_what_another_one_has_yet_to_write() -> None:
+    client = client_that_keeps(8, shards=2)
+    asked = []
+    for step in range(7):
+        asked.append(push_asking(client, step))
+        first, _ = client._sessions
+        client._sessions._release_durable(first, first.sent)
+    assert asked == [0] * 7
+    assert client._sessions.needs_flush
+    assert push_asking(client, 7, shard=1) == 4

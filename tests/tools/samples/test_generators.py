@@ -21,7 +21,9 @@ DRAWS: dict[str, Callable[[], float]] = {
 }
 
 
-@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(sorted(DRAWS))), max_size=6), max_size=6))
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(sorted(DRAWS))), min_size=1, max_size=6), max_size=6)
+)
 def test_batches_are_those_of_generators_that_are_seeded_for_each_item(batches: list[list[tuple[int, str]]]) -> None:
     reads = SeededReads()
     with keep_generators():
@@ -34,35 +36,49 @@ def test_batches_are_those_of_generators_that_are_seeded_for_each_item(batches: 
             assert found == expected
 
 
-def read_counted(reads: SeededReads, draw: Callable[[], float], fails: tuple[int, ...] = ()) -> list[int]:
-    """Read three items; return their places in the order in which they were read."""
+def read_counted(
+    reads: SeededReads, *draws: str, fails: tuple[int, ...] = (), remembered: dict[int, float] | None = None
+) -> list[int]:
+    """Read items that draw so; return their places in the order in which they were read, and -1 for a failure."""
     order: list[int] = []
 
     def read(place: int) -> float:
         order.append(place)
-        value = draw()
+        value = DRAWS[draws[place]]()
         if place in fails:
             raise OSError("sector 17")
-        return value
+        return value if remembered is None else remembered.setdefault(place, value)
 
     with keep_generators():
         try:
-            reads.read(read, [(place,) for place in range(3)])
+            reads.read(read, [(place,) for place in range(len(draws))])
         except OSError:
             order.append(-1)
     return order
 
 
-@pytest.mark.parametrize(
-    ("name", "first"), [("nothing", 1), ("torch", 1), ("the seed", 1), ("python", 2), ("numpy", 2)]
-)
-def test_what_draws_is_read_again_once(name: str, first: int) -> None:
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_the_first_batch_shows_what_items_draw_from(name: str) -> None:
+    """So what they remember is of their own seeds."""
+    reads, remembered = SeededReads(), dict[int, float]()
+    assert read_counted(reads, "nothing", name, remembered=remembered) == [0, 1]
+    assert read_counted(reads, name, "nothing") == [0, 1]
+    with keep_generators():
+        seed_generators(1)
+        assert remembered[1] == DRAWS[name]()
+
+
+@pytest.mark.parametrize("name", ["python", "numpy", "python, later numpy"])
+def test_a_batch_that_draws_first_is_read_again(name: str) -> None:
     reads = SeededReads()
-    assert read_counted(reads, DRAWS[name]) == first * [0, 1, 2]
-    assert read_counted(reads, DRAWS[name]) == [0, 1, 2]
+    read_counted(reads, "nothing")
+    assert read_counted(reads, "nothing", name) == [0, 1, 0, 1]
+    assert read_counted(reads, "nothing", name) == [0, 1]
 
 
 def test_an_item_that_fails_is_read_again_where_one_has_drawn() -> None:
     """With what it was to draw it might not fail."""
-    assert read_counted(SeededReads(), DRAWS["nothing"], fails=(1,)) == [0, 1, -1]
-    assert read_counted(SeededReads(), DRAWS["numpy"], fails=(1,)) == [0, 1, 0, 1, -1]
+    reads = SeededReads()
+    read_counted(reads, "nothing")
+    assert read_counted(reads, "nothing", "nothing", fails=(1,)) == [0, 1, -1]
+    assert read_counted(reads, "numpy", "nothing", fails=(1,)) == [0, 1, 0, 1, -1]
