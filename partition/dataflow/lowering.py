@@ -12,6 +12,7 @@ The backward pass is the transpose: gradients of what was expanded are folded, a
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import msgspec
 
@@ -41,6 +42,8 @@ class _Builder:
         self.complete_pieces: dict[str, list[int]] = defaultdict(list)  # complete pieces of a value, all machines
         self.needs: dict[tuple[str, int], list[Box]] = defaultdict(list)  # boxes of a tensor that a machine reads
         self.copies: dict[tuple[int, Box, int], int] = {}  # (piece, box, machine) -> its copy there
+        # Of these, pieces of several boxes of an operator may overlap.
+        self.overlapping = {name for op in self.graph.ops if len(op.outputs) > 1 for name in op.outputs}
 
     def piece(self, tensor: str, box: Box, machine: int, maker: int, origin: int = -1) -> int:
         self.dataflow.pieces.append(Piece(len(self.dataflow.pieces), tensor, box, machine, maker, origin))
@@ -127,7 +130,8 @@ class _Builder:
             return [(self.graph.tensors[name].box, (users or [0])[0])]
         load = list(owned)
         cells: dict[int, list[Box]] = defaultdict(list)
-        for box, sharing in _cells(self.graph.tensors[name].box, {m: self.needs[name, m] for m in users}):
+        needs = tuple([(m, tuple(self.needs[name, m])) for m in users])
+        for box, sharing in _cells(self.graph.tensors[name].box, needs):
             machine = min(sharing or users, key=lambda m: (load[m], m))
             load[machine] += volume(box)
             cells[machine].append(box)
@@ -144,14 +148,23 @@ class _Builder:
             for row, index in enumerate(pieces):
                 own[tensor, self.dataflow.pieces[index].machine].append(row)
         for (tensor, machine), regions in self.needs.items():
-            if tensor in made:
+            if tensor not in made:
+                continue
+            rows = own[tensor, machine]
+            if self._hold_all(tensor, [made[tensor][row] for row in rows], regions):
+                local[tensor, machine] = [self.complete_pieces[tensor][row] for row in rows]
+            else:
                 hits = find_common(made[tensor], tuple(cover(regions)))
-                local[tensor, machine] = self._gather(tensor, machine, own[tensor, machine], hits)
+                local[tensor, machine] = self._gather(tensor, machine, rows, hits)
         located = dict[tuple[str, int, Box], tuple[int, ...]]()
         for i, instruction in enumerate(self.dataflow.instructions):
             if instruction.kind == RUN:
                 reads = tuple([self._locate(read, local, instruction.machine, located) for read in instruction.reads])
                 self.dataflow.instructions[i] = msgspec.structs.replace(instruction, reads=reads)
+
+    def _hold_all(self, tensor: str, boxes: Sequence[Box], regions: Sequence[Box]) -> bool:
+        """Whether each region lies in one of these pieces of a tensor, so that no other one has a part of it."""
+        return tensor not in self.overlapping and all(_find_holder(boxes, one) is not None for one in set(regions))
 
     def _gather(self, tensor: str, machine: int, own: Sequence[int], needed: Mapping[int, Sequence[Box]]) -> list[int]:
         """The pieces of a tensor on a machine: its own, and copies of what it needs of the others.
@@ -177,7 +190,9 @@ class _Builder:
         key = read.tensor, machine, read.box
         if key not in located:
             here = local[key[:2]]
-            found = find_common(tuple([self.dataflow.pieces[i].box for i in here]), (read.box,))
+            boxes = [self.dataflow.pieces[i].box for i in here]
+            holder = None if read.tensor in self.overlapping else _find_holder(boxes, read.box)
+            found = find_common(tuple(boxes), (read.box,)) if holder is None else [holder]
             located[key] = tuple([here[row] for row in found])
         return Read(read.argument, read.tensor, read.box, located[key])
 
@@ -234,10 +249,22 @@ class _Builder:
         return (reached[maker][0], reached[maker][1] + 1) if maker >= 0 else (0, 0)
 
 
-def _cells(whole_box: Box, needs: dict[int, list[Box]]) -> list[tuple[Box, tuple[int, ...]]]:
-    """Regions that the same machines read, with these machines; regions that none reads are included."""
+def _find_holder(boxes: Sequence[Box], inner: Box) -> int | None:
+    """Return the place of the first box in which all of another one lies that is not empty; None if there is none."""
+    for place, outer in enumerate(boxes):
+        if all(a <= c < d <= b for (a, b), (c, d) in zip(outer, inner, strict=True)):
+            return place
+    return None
+
+
+@lru_cache(maxsize=2000)  # layers are alike, and so are most of a plan and the next
+def _cells(whole_box: Box, needs: tuple[tuple[int, tuple[Box, ...]], ...]) -> Sequence[tuple[Box, tuple[int, ...]]]:
+    """Regions that the same machines read, with these machines; regions that none reads are included.
+
+    needs: the machines in order, each with the boxes that it reads.
+    """
     parts: list[tuple[Box, tuple[int, ...]]] = [(whole_box, ())]
-    for machine, regions in sorted(needs.items()):
+    for machine, regions in needs:
         for region in cover(regions):
             parts = [out for part in parts for out in _mark(part, region, machine)]
     return parts

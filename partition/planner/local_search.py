@@ -20,12 +20,17 @@ MAX_TRIALS = 60
 Rank = TypeVar("Rank", bound=tuple)  # type: ignore[type-arg]
 
 
-def improve_cut(problem: PlanningProblem, cut: Cut, rank: Callable[[Cut], Rank]) -> Cut | None:
-    """Search for a better cut by `rank`, where smaller is better; None where there is none."""
+def improve_cut(
+    problem: PlanningProblem, cut: Cut, rank: Callable[[Cut], Rank], known: Rank | None = None
+) -> Cut | None:
+    """Search for a better cut by `rank`, where smaller is better; None where there is none.
+
+    known: the rank of `cut`, if it is known.
+    """
     trials = min(MAX_TRIALS, MAX_INSTRUCTIONS // max(1, cut.box_count))
     if not trials:
         return None
-    best, best_rank, improved = cut, rank(cut), False
+    best, best_rank, improved = cut, rank(cut) if known is None else known, False
     moves = _enumerate_moves(problem)
     for _ in range(trials):
         move = next(moves, None)

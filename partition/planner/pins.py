@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from ...errors import Infeasible, UsageError
+from ..cluster.hierarchy import order_machines
 from ..cluster.machines import Cluster
 from ..dataflow.memory_model import state_bytes
 from ..ir.box import volume
@@ -39,6 +40,17 @@ def resolve_pins(graph: Graph, cluster: Cluster, pins: Sequence[str]) -> dict[st
     _extend_to_overwriters(graph, out, pin_of)
     _check_memory(graph, cluster, out)
     return out
+
+
+def name_pins(pins: Sequence[str], cluster: Cluster) -> tuple[str, ...]:
+    """Return pins with machines' names in place of numbers, as a plan of all machines of the cluster numbers them."""
+    names = [machine.name for machine in cluster.select(order_machines(cluster)).machines]
+    named = list[str]()
+    for pin in pins:
+        glob, _, machine = pin.rpartition("=")
+        is_number = machine not in names and re.fullmatch(r"[0-9]{1,9}", machine) and int(machine) < len(names)
+        named.append(f"{glob}={names[int(machine)]}" if is_number else pin)
+    return tuple(named)
 
 
 def _extend_to_overwriters(graph: Graph, pins: dict[str, int], pin_of: dict[str, str]) -> None:

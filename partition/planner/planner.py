@@ -305,7 +305,7 @@ class _PlanSearch:
             return order(self.scorer.simulate("", cut, start.cluster))
 
         problem = next(problem for problem in self.problems if problem.cluster == start.cluster)
-        better = improve_cut(problem, start.cut, rank)
+        better = improve_cut(problem, start.cut, rank, order(replace(start, name="")))
         if better is not None:
             self._add(self.scorer.score(f"{start.name}{LOCAL_SEARCH_SUFFIX}", better, start.cluster))
 

@@ -44,7 +44,7 @@ class Client:
         compression: AnyCompression | None = None,
         unacknowledged: int = 8,
         window_bytes: int = WINDOW_BYTES,
-        replay_bytes: int | None = None,
+        replay_bytes: int = REPLAY_BYTES,
         peer_timeout_s: float = 24 * 3600.0,
         retransmit_s: float = 15.0,
         clock: Callable[[], float] = time.perf_counter,
@@ -71,11 +71,11 @@ class Client:
         self.replica = replica
         self.factors: Sequence[float] = ()  # of the learning rate, by the user; they travel with each push
         self.peer_traffic: dict[str, dict[str, int]] = {}  # what `count_peer_traffic` has counted, by peer
-        self._mailbox, self._replay_bytes = mailbox, REPLAY_BYTES if replay_bytes is None else replay_bytes
+        self._mailbox, self._donated_bytes = mailbox, max(DONATED_BYTES, replay_bytes)
         self._sessions = Sessions(
             mailbox,
             [SliceSession(piece, GradientPacker(compression), replica, initial=initial) for piece in slices],
-            max_replay_bytes=self._replay_bytes,
+            max_replay_bytes=replay_bytes,
             peer_timeout_s=peer_timeout_s,
             retransmit_s=retransmit_s,
             clock=clock,
@@ -219,7 +219,7 @@ class Client:
         self._sessions.collect_arrived()
         self._pushes += 1
         kept = max((len(session.replay_buffer) for session in self._sessions), default=0)
-        donate = donate and (kept + 1) * self.values.nbytes <= max(DONATED_BYTES, self._replay_bytes)
+        donate = donate and (kept + 1) * self.values.nbytes <= self._donated_bytes
         make = self._mailbox.channel.empty
         for session in self._sessions:
             is_skipped = session.piece.number in skipped

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .message import Message, SharedSlot, SharedTensorReader
-from .shared_memory import ARENA_BYTES, MIN_SHARED_BYTES, Arena, MappedArena, Offer
+from .shared_memory import ARENA_BYTES, MIN_SHARED_BYTES, MIN_SLOT_BYTES, Arena, MappedArena, Offer
 from .tensor_pool import TensorPool
 
 SHARED_MEMORY = "@shared_memory"  # kind of the messages in which two channels agree on it; no role sees them
@@ -83,7 +83,7 @@ class SameHostPeers:
         """The offer of shared memory to send before `message`, if it is time for one."""
         if not self._size or peer in self._arenas or not self._is_here(endpoint):
             return None
-        if all(t.nbytes < MIN_SHARED_BYTES for t in message.tensors):
+        if all(t.nbytes < MIN_SLOT_BYTES for t in message.tensors):
             return None
         try:
             arena = self._arenas[peer] = Arena(self._size)

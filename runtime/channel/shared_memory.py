@@ -23,7 +23,8 @@ from torch import Tensor
 from .message import DTYPES, MalformedError, SharedSlot, to_buffer
 
 ARENA_BYTES = 1 << 30  # addresses of an arena; memory is taken where a slot is
-MIN_SHARED_BYTES = 64 << 10  # a smaller tensor is sent as quickly as its slot
+MIN_SLOT_BYTES = 8 << 10  # a smaller tensor is sent, encrypted, as quickly as its slot
+MIN_SHARED_BYTES = 64 << 10  # a smaller one is not worth a place of its own before it is sent
 KEPT_BYTES = 32 << 20  # from the beginning of a peer's pool: pages there stay mapped when they were read
 SLOTS = 4096 - 64
 _NAME = "cutset"
@@ -68,7 +69,7 @@ class Arena:
     def put(self, tensor: Tensor) -> SharedSlot | None:
         """Copy a tensor into a slot of its own. Returns the slot; None for a small tensor, or without room."""
         count = tensor.nbytes
-        if count < MIN_SHARED_BYTES:
+        if count < MIN_SLOT_BYTES:
             return None
         size = -(-count // PAGE) * PAGE
         slot = self._take_slot(size)

@@ -75,12 +75,14 @@ class SizedWorkers:
         return any(_fits(worker.program, batch) for worker in self._workers)
 
     def _choose(self, batch: Data) -> Worker:
+        if len(self._workers) == 1:
+            return self.first  # which says what is wrong
         found = next((worker for worker in self._workers if _fits(worker.program, batch)), None)
-        if found is None and len(self._workers) > 1:
+        if found is None:
             sizes = ", or ".join(_describe(one.program.batch, one.program.samples) for one in self._workers)
             facts = f"a batch of {_describe(len(batch), _list_samples(batch))}; the model was planned for {sizes}"
             raise BadInput("E343", facts, fix="pad samples to one of these sizes, or plan again with such a batch")
-        return found or self.first  # which says what is wrong
+        return found
 
     def __repr__(self) -> str:
         return f"SizedWorkers({self.first!r}, {len(self._workers)} sizes)"

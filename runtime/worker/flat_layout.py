@@ -49,16 +49,20 @@ class RoundedCopies:
         """copies: each with the elements of the flat buffer that it is a copy of."""
         self._copies = list(copies)
 
-    @torch.no_grad()
     def refresh(self, values: Tensor) -> None:
         """Round the parameters in a flat buffer [n]; to be called before they are read."""
-        for copy, span in self._copies:
-            copy.copy_(values[span].view(copy.shape))
+        if not self._copies:  # to enter a mode of torch takes longer
+            return
+        with torch.no_grad():
+            for copy, span in self._copies:
+                copy.copy_(values[span].view(copy.shape))
 
-    @torch.no_grad()
     def collect(self, gradients: Tensor) -> None:
         """Add the gradients of the copies to the flat ones [n], and begin them anew; to be called after backward."""
-        for copy, span in self._copies:
-            if copy.grad is not None:
-                gradients[span].view(copy.shape).add_(copy.grad)
-                copy.grad.zero_()
+        if not self._copies:
+            return
+        with torch.no_grad():
+            for copy, span in self._copies:
+                if copy.grad is not None:
+                    gradients[span].view(copy.shape).add_(copy.grad)
+                    copy.grad.zero_()

@@ -106,18 +106,22 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
 
     with leave_garbage():  # imports make none
         load_kahypar()  # while torch is not there
-        from ...ps.methods.registry import parse_method
+        from ...partition.planner.pins import name_pins
         from ..probe.confidence import describe_confidence
         from ..probe.first_probe import find_machines
         from ..probe.measured_verdict import measure_close
         from ..task.capture_task import capture_task
         from ..task.load_task import load_task
         from ..task.plan_task import micro_batch_spec, plan_task
-        from ..whole_run.plan_task_run import name_pins, plan_task_run
         from ..whole_run.what_if import list_changes, try_changes
 
     spec, request, text = read_task_spec(task, options), read_plan_request(options), options["method"]
-    method = None if text is None else parse_method(text)
+    method = None
+    if text is not None:
+        from ...ps.methods.registry import parse_method
+        from ..whole_run.plan_task_run import plan_task_run
+
+        method = parse_method(text)
     if method is not None and request.max_machines is not None:
         raise refuse_both("--max-machines", "--method, which leaves machines out by itself")
     cluster = request.load_cluster()  # so that errors in the machines are reported before the model is captured

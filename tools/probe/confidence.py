@@ -10,6 +10,7 @@ from dataclasses import replace
 from ...partition.cluster.cost_model import CostModel
 from ...partition.cluster.machines import Cluster, Machine, SharedCores
 from ...partition.dataflow.lowering import lower_cut
+from ...partition.dataflow.memory_model import measure_memory_use
 from ...partition.dataflow.simulator import simulate
 from ...partition.operators.sharding.cost_class import ELEMENTWISE, VIEW
 from ..measured.class_names import CLASS_NAMES
@@ -34,10 +35,10 @@ def describe_confidence(planned: PlannedTask, cluster: Cluster, request: PlanReq
     if len(used) != len(placement.machines) or len(graph.ops) > MAX_OPERATORS:
         return ""
     flow = lower_cut(graph, load_cut(planned.capture, placement))
-    costs = CostModel(graph.tensors)
+    costs, uses = CostModel(graph.tensors), measure_memory_use(flow)
 
     def predict(machines: Cluster) -> float:
-        return simulate(flow, machines, micro_batches=placement.micro_batches, costs=costs).step_s
+        return simulate(flow, machines, micro_batches=placement.micro_batches, costs=costs, uses=uses).step_s
 
     own = cluster.select(used) if len(used) > 1 else cluster.alone(used[0])
     works = [costs.work(op, op.nest.box) for op in graph.ops]

@@ -24,7 +24,6 @@ from ..task.load_task import TaskSpec
 from ..task.plan_request import HERE, PlanRequest
 from ..task.plan_task import PlannedTask, load_cut, plan_task
 from .first_probe import save
-from .measure_step import measure_programs
 
 CLOSE = 1.25  # times as long as the other: where the prediction may say the wrong one
 MAX_STEP_S = 5.0  # of which a few take too long for a plan
@@ -103,6 +102,8 @@ def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple
 
 
 def _measure_round(placement: Placement, spec: TaskSpec, task: CapturedTask, made: Sequence[Program]) -> float:
+    from .measure_step import measure_programs  # with all that starts processes, which other plans do not need
+
     step_s = placement.predicted.step_s
     steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / step_s)))
     warm_up = min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / step_s)))

@@ -17,7 +17,7 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Stopped
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
-from ..blame import blame
+from ..blame import blame, locate
 from ..job.process_specs import Script, WorkerSpec
 from .script_run import Connection, Described, Describing, ScriptRun
 
@@ -66,6 +66,8 @@ def _run(script: Script, connection: Connection) -> ScriptRun:
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
+        except BadInput as error:
+            passing.append(_name_line(error))
         except (CutsetError, Stopped) as error:
             passing.append(error)
         except StopIteration:
@@ -77,6 +79,11 @@ def _run(script: Script, connection: Connection) -> ScriptRun:
     if passing:
         raise passing[0]
     return run
+
+
+def _name_line(error: BadInput) -> BadInput:
+    """Return an error with the line of the script that meets it, unless it names one, as what is blamed does."""
+    return error if error.__cause__ else BadInput(error.code, f"{error.facts}{locate(error)}", fix=error.fix)
 
 
 @contextmanager

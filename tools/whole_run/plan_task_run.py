@@ -1,17 +1,17 @@
 """Plans a whole run of a task: how many replicas, of how many machines each."""
 
-import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import UsageError
-from ...partition.cluster.hierarchy import find_hosts, order_machines
+from ...partition.cluster.hierarchy import find_hosts
 from ...partition.cluster.machines import Cluster
 from ...partition.dataflow.memory_model import uncut_memory
 from ...partition.placement.from_plan import find_choice, placement_of_choice
 from ...partition.placement.placement_file import Placement
 from ...partition.planner.forms import FormChoice
+from ...partition.planner.pins import name_pins
 from ...partition.planner.plan import PlanningResult
 from ...partition.whole_run.exchange import Exchange
 from ...partition.whole_run.run_planner import RunPlan, plan_run
@@ -111,17 +111,6 @@ def _is_one_host(cluster: Cluster) -> bool:
     count = len(cluster)
     shares = any(len(one.machines) == count for one in cluster.shared)
     return count == 1 or shares or (len(cluster.links) == count * (count - 1) and len(find_hosts(cluster)) == 1)
-
-
-def name_pins(pins: Sequence[str], cluster: Cluster) -> tuple[str, ...]:
-    """Return pins with machines' names in place of numbers, as a plan of all machines of the cluster numbers them."""
-    names = [machine.name for machine in cluster.select(order_machines(cluster)).machines]
-    named = list[str]()
-    for pin in pins:
-        glob, _, machine = pin.rpartition("=")
-        is_number = machine not in names and re.fullmatch(r"[0-9]{1,9}", machine) and int(machine) < len(names)
-        named.append(f"{glob}={names[int(machine)]}" if is_number else pin)
-    return tuple(named)
 
 
 def write_command(spec: TaskSpec, request: PlanRequest, run: RunPlan, method: str, shards: int | None) -> str:

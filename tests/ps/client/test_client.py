@@ -65,10 +65,10 @@ def test_pushed_gradients_are_copies():
 
 
 @pytest.mark.parametrize("wholes", [0, 1, 2])
-def test_donated_gradients_are_kept_whole_up_to_a_limit(monkeypatch, wholes):
-    monkeypatch.setattr("cutset.ps.client.client.DONATED_BYTES", (wholes + 1) * ramp().nbytes - 1)
+def test_donated_gradients_are_kept_whole_up_to_a_limit(wholes):
     bench = Bench()
     [client] = bench.clients
+    client._donated_bytes = (wholes + 1) * ramp().nbytes - 1
     gradient = ramp()
     client.put()
     client.push(gradient, 0, donate=True)

@@ -11,7 +11,7 @@ from descriptors import open_files
 from torch import Tensor
 
 from cutset.runtime.channel.message import DTYPES, MalformedError, SharedSlot
-from cutset.runtime.channel.shared_memory import MIN_SHARED_BYTES, Arena, MappedArena, Offer
+from cutset.runtime.channel.shared_memory import MIN_SHARED_BYTES, MIN_SLOT_BYTES, Arena, MappedArena, Offer
 
 SIDE = 512  # a square of float32 of this side has a MiB
 
@@ -148,7 +148,8 @@ def test_sizes_that_are_no_longer_sent_need_no_room_for_ever(pair):
 
 
 def test_a_small_tensor_travels(pair):
-    assert pair.arena.put(torch.ones(MIN_SHARED_BYTES // 4 - 1)) is None
+    assert pair.arena.put(torch.ones(MIN_SLOT_BYTES // 4 - 1)) is None
+    assert pair.arena.put(torch.ones(MIN_SLOT_BYTES // 4)) is not None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from cutset.errors import ProcessLost
 from cutset.partition.cluster.machines import SharedCores, uniform_cluster
 from cutset.partition.placement.placement_file import MeasuredSteps, to_json
 from cutset.tools.measured.saved_probe import make_key, make_saved_probe, read_saved_probe, save_probe
-from cutset.tools.probe import measured_verdict
+from cutset.tools.probe import measure_step, measured_verdict
 from cutset.tools.probe.measure_step import StepTimes
 from cutset.tools.probe.measured_verdict import CLOSE, ROUNDS, measure_close
 from cutset.tools.task.capture_task import CapturedTask, capture_task
@@ -47,7 +47,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         made.append(len(programs))
         return StepTimes((0.002 if len(programs) > 1 else 0.003,))
 
-    monkeypatch.setattr(measured_verdict, "measure_programs", measure_programs)
+    monkeypatch.setattr(measure_step, "measure_programs", measure_programs)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return made
 
@@ -89,7 +89,7 @@ def test_where_fewer_are_allowed_and_one_is_faster_the_plan_is_of_one(
 ) -> None:
     seconds = {1: 0.002, 2: 0.003}
     monkeypatch.setattr(
-        measured_verdict, "measure_programs", lambda spec, task, programs, **more: StepTimes((seconds[len(programs)],))
+        measure_step, "measure_programs", lambda spec, task, programs, **more: StepTimes((seconds[len(programs)],))
     )
     assert save_probe(make_saved_probe(make_key(2), uniform_cluster(1), busy=0.0, seconds=1.0)) == ""
     request = PlanRequest(max_machines=2, cluster=HERE)
@@ -137,7 +137,7 @@ def test_a_step_that_cannot_be_measured_leaves_the_plan_as_it_is(
     def measure_programs(*arguments: object, **more: object) -> StepTimes:
         raise ProcessLost("E609", "a worker ran out of memory")
 
-    monkeypatch.setattr(measured_verdict, "measure_programs", measure_programs)
+    monkeypatch.setattr(measure_step, "measure_programs", measure_programs)
     said = list[str]()
     assert measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, said.append, again=True) is planned
     assert said[1:] == ["they could not be measured: a worker ran out of memory"]

@@ -240,8 +240,8 @@ def test_what_a_script_does_wrong_is_named(tmp_path: Path, fault: str, code: str
     assert run.code in (3, 7)
     assert code in run.notes
     assert words in run.notes
+    assert (f"{LINE}:" in run.notes) == (fault in ("raise", "exit", "twice"))
     if fault == "raise":
-        assert f"{LINE}:" in run.notes
         assert "no more patience" in run.notes
 
 

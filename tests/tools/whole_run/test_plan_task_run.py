@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from cutset.errors import UsageError
 from cutset.partition.cluster.hierarchy import order_machines
 from cutset.partition.placement.placement_file import Placement
+from cutset.partition.planner.pins import name_pins
 from cutset.ps.methods.registry import parse_method
 from cutset.tools.commands.cli import cli
 from cutset.tools.report.whole_run import describe_run
@@ -18,7 +19,7 @@ from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.plan_request import PlanRequest
 from cutset.tools.task.plan_task import plan_task
-from cutset.tools.whole_run.plan_task_run import PlannedRun, name_pins, plan_task_run
+from cutset.tools.whole_run.plan_task_run import PlannedRun, plan_task_run
 from cutset.tools.whole_run.what_if import list_changes
 
 CLUSTER = """
