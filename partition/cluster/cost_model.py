@@ -19,7 +19,6 @@ a box is so many times slower as a half of each loop is, as often as that loop w
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..ir.arguments import rename_tensors
 from ..ir.box import Box, sizes, volume
@@ -119,13 +118,6 @@ class Work:
         return rate.start_s, rate.gradient_s * self.gradients
 
 
-class Durations(NamedTuple):
-    """Forward and backward seconds of a box on a machine, and the part of them that does not depend on its size."""
-
-    seconds: tuple[float, float]
-    starts: tuple[float, float]
-
-
 class CostModel:
     """Costs of boxes of the operators of one graph, cached.
 
@@ -140,7 +132,6 @@ class CostModel:
         self._known, self._changed = known, changed
         self._costs: dict[int, _OperatorCost] = {}
         self._work: dict[tuple[int, tuple[int, ...]], Work] = {}
-        self._durations: dict[tuple[int, tuple[int, ...], int], tuple[Machine, Durations]] = {}  # the last by id
 
     def work(self, op: Op, box: Box) -> Work:
         """The work of a box of an operator."""
@@ -154,19 +145,9 @@ class CostModel:
             known = self._work[number, lengths] = self._costs[number].work(lengths)
         return known
 
-    def durations(self, op: Op, box: Box, machine: Machine) -> Durations:
-        """What a box of an operator takes on a machine."""
-        if self._known is not None and op.name not in self._changed:
-            return self._known.durations(op, box, machine)
-        key = self.like_operators.number(op), sizes(box), id(machine)
-        if key not in self._durations:
-            work = self.work(op, box)
-            self._durations[key] = machine, Durations(work.seconds(machine), work.starts(machine))
-        return self._durations[key][1]
-
     def seconds(self, op: Op, box: Box, machine: Machine) -> tuple[float, float]:
         """Forward and backward seconds of a box of an operator on a machine."""
-        return self.durations(op, box, machine).seconds
+        return self.work(op, box).seconds(machine)
 
 
 def name_half(signature: str, loops: Sequence[LoopInfo], number: int) -> str:

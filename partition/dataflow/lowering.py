@@ -257,7 +257,7 @@ def _find_holder(boxes: Sequence[Box], inner: Box) -> int | None:
     return None
 
 
-@lru_cache(maxsize=2000)  # layers are alike, and so are most of a plan and the next
+@lru_cache(maxsize=100)  # layers are alike; an answer for hundreds of machines is large
 def _cells(whole_box: Box, needs: tuple[tuple[int, tuple[Box, ...]], ...]) -> Sequence[tuple[Box, tuple[int, ...]]]:
     """Regions that the same machines read, with these machines; regions that none reads are included.
 

@@ -230,9 +230,9 @@ def segment_seconds(
     for i in dataflow.instructions:
         machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
         if i.kind == RUN:
-            own = costs.durations(ops[i.op], i.box, machine)
-            parts = [own.starts if i.index in dataflow.passing else own.seconds]
-            starts[i.machine, i.stage].append(own.starts if i.machine in waiting else (0.0, 0.0))
+            work = costs.work(ops[i.op], i.box)
+            parts = [work.starts(machine) if i.index in dataflow.passing else work.seconds(machine)]
+            starts[i.machine, i.stage].append(work.starts(machine) if i.machine in waiting else (0.0, 0.0))
             parts += [
                 gather_seconds(r.box, len(r.sources), machine, element_bytes=tensors[r.tensor].element_bytes)
                 for r in i.reads

@@ -118,3 +118,18 @@ def test_every_read_is_covered_by_pieces_at_hand() -> None:
         [(i, r) for r in i.reads] for i in spelled.instructions if i.kind == "run"
     ):
         assert all(spelled.pieces[s].machine == instruction.machine for s in read.sources)
+
+
+@pytest.mark.parametrize("machines", [1, 2, 3])
+@pytest.mark.parametrize("loop", [0, 1])
+def test_what_a_machine_has_itself_is_found_as_by_the_general_search(
+    monkeypatch: pytest.MonkeyPatch, machines: int, loop: int
+) -> None:
+    graphs = [(chain(12, 12, 12, batch=4), ("linear", "linear_1")), (conv_line(12, batch=4), ("conv1d", "conv1d_1"))]
+    cuts = [(graph, cut_along(graph, dict.fromkeys(names, loop), machines)) for graph, names in graphs]
+    found = [lower_cut(graph, cut) for graph, cut in cuts]
+    monkeypatch.setattr("cutset.partition.dataflow.lowering._find_holder", lambda boxes, inner: None)
+    for one, (graph, cut) in zip(found, cuts, strict=True):
+        other = lower_cut(graph, cut)
+        assert (one.pieces, one.instructions, one.cut) == (other.pieces, other.instructions, other.cut)
+        assert (one.edges, one.shared_edges, one.results) == (other.edges, other.shared_edges, other.results)
