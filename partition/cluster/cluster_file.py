@@ -53,6 +53,7 @@
     cores = 2                         # how many of them can compute at once, each at its full speed
     contention = 1.3                  # so many times as long where all cores are busy; 1 if left out
     copies = "4 GB/s"                 # how fast they copy what they send each other; if left out, it travels
+    network = "500 MB/s"              # how fast a core encrypts and sends what travels, or receives and decrypts it
 
 Numbers without a unit are bytes, bytes/s, seconds and FLOP/s. What is left out is as in `Machine`.
 """

@@ -132,6 +132,7 @@ class SharedTable(Table):
     cores: Count
     contention: Slowdown | None = None
     copies_per_s: Bandwidth | None = None
+    network_per_s: Bandwidth | None = None
 
 
 class ClusterTables(Table):

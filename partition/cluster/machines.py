@@ -135,6 +135,8 @@ class SharedCores:
     for the slower one after each operator, now this one, now the other. copies_per_s: bytes/s at which a machine
     copies what it sends to another of these into memory that both share; None where it travels by a network.
     whole_speedup: how many times as fast a single process computes that has all the cores; None where nobody knows.
+    network_per_s: bytes/s of what travels by a network that a core can handle at one end, where it does nothing else:
+    it encrypts and sends, or receives and decrypts; None where nobody knows, and it takes no time.
     """
 
     machines: tuple[int, ...]
@@ -142,6 +144,7 @@ class SharedCores:
     contention: float = 1.0
     copies_per_s: float | None = None
     whole_speedup: float | None = None
+    network_per_s: float | None = None
 
     def slowdown(self, busy: int) -> float:
         """How many times as long each of so many machines computes that compute at once."""
@@ -247,9 +250,23 @@ class Cluster:
         """Bytes/s at which a machine copies what it sends to another one; None where it travels."""
         return self._copies.get((source, target))
 
-    def on_network(self, bandwidth: float, latency_s: float) -> "Cluster":
-        """Return the same machines on a network by which all travels that they send each other, each with its cores."""
-        shared = tuple(replace(cores, copies_per_s=None, whole_speedup=None) for cores in self.shared)
+    def sending_s(self, source: int, target: int, size: int) -> float:
+        """Seconds of a machine's core for bytes that it sends to another one: to copy them, or to send them."""
+        copies_per_s = self.copies_between(source, target)
+        return self._handling_s(source) * size if copies_per_s is None else size / copies_per_s
+
+    def receiving_s(self, source: int, target: int, size: int) -> float:
+        """Seconds of a machine's core for bytes that come from another one; none where that has copied them."""
+        return self._handling_s(target) * size if self.copies_between(source, target) is None else 0.0
+
+    def on_network(self, bandwidth: float, latency_s: float, handled_per_s: float | None = None) -> "Cluster":
+        """Return the same machines on a network by which all travels that they send each other, each with its cores.
+
+        handled_per_s: `SharedCores.network_per_s`.
+        """
+        shared = tuple(
+            replace(cores, copies_per_s=None, whole_speedup=None, network_per_s=handled_per_s) for cores in self.shared
+        )
         return replace(self, bandwidth=bandwidth, latency_s=latency_s, links=(), shared=shared, cards=())
 
     def link(self, source: int, target: int) -> NetworkLink | None:
@@ -268,6 +285,15 @@ class Cluster:
     def _latency(self, machine: int) -> float:
         own = self.machines[machine].latency_s
         return self.latency_s if own is None else own
+
+    def _handling_s(self, machine: int) -> float:
+        """Seconds of a machine's core for a byte that it sends or receives by a network."""
+        return self._handling.get(machine, 0.0)
+
+    @cached_property
+    def _handling(self) -> dict[int, float]:
+        known = [(cores.machines, cores.network_per_s) for cores in self.shared]
+        return {machine: 1 / rate for machines, rate in known if rate is not None for machine in machines}
 
     @cached_property
     def _copies(self) -> dict[tuple[int, int], float | None]:

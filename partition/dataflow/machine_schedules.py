@@ -94,8 +94,11 @@ def make_schedules(
     _add_packing(dataflow, cluster, roles, readers)
     for machine, spec in enumerate(cluster.machines):
         for segment in roles[machine].segments:
-            copied_s = [_copy_seconds(cluster, machine, send.target, send.bytes) for send in segment.sends]
-            segment.seconds += spec.message_s * (segment.waits + len(segment.sends)) + sum(copied_s)
+            segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
+            for send in segment.sends:
+                segment.seconds += cluster.sending_s(machine, send.target, send.bytes)
+                reader = roles[send.target].segments[send.wakes]
+                reader.seconds += cluster.receiving_s(machine, send.target, send.bytes)
     _add_shared_state(dataflow, cluster, roles, micro_batches)
     adding = _find_repeated_adders(dataflow) if micro_batches > 1 else ()
     for machine, (role, in_flight) in enumerate(zip(roles, count_in_flight(dataflow, micro_batches), strict=True)):
@@ -168,8 +171,10 @@ def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[MachineS
         ends, gradients = (edge.source, edge.target), edge.gradient_bytes
         ahead.update(ends)
         back.update(ends if gradients else ())
-        ahead_s[edge.source] += _copy_seconds(cluster, edge.source, edge.target, edge.bytes)
-        back_s[edge.target] += _copy_seconds(cluster, edge.target, edge.source, gradients)
+        ahead_s[edge.source] += cluster.sending_s(edge.source, edge.target, edge.bytes)
+        ahead_s[edge.target] += cluster.receiving_s(edge.source, edge.target, edge.bytes)
+        back_s[edge.target] += cluster.sending_s(edge.target, edge.source, gradients)
+        back_s[edge.source] += cluster.receiving_s(edge.target, edge.source, gradients)
     for machine, spec in enumerate(cluster.machines):
         segments = roles[machine].segments
         if not segments:
@@ -179,12 +184,6 @@ def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[MachineS
         masks_s = mask_seconds(dataflow.graph, mask_names[machine], spec)
         segments[0].seconds += masks_s + ahead_s[machine] / micro_batches
         segments[-1].seconds += back_s[machine] / micro_batches
-
-
-def _copy_seconds(cluster: Cluster, source: int, target: int, size: int) -> float:
-    """Seconds that a machine is busy with copying what it sends; none where it travels."""
-    copies_per_s = cluster.copies_between(source, target)
-    return 0.0 if copies_per_s is None else size / copies_per_s
 
 
 def _connect(

@@ -73,7 +73,11 @@ def _make_worse(cluster: Cluster, kinds: list[str]) -> Iterator[tuple[str, Clust
 
 
 def _slow_copies(cores: SharedCores) -> SharedCores:
-    return cores if cores.copies_per_s is None else replace(cores, copies_per_s=cores.copies_per_s / WORSE)
+    return replace(cores, copies_per_s=_slow(cores.copies_per_s), network_per_s=_slow(cores.network_per_s))
+
+
+def _slow(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else bytes_per_s / WORSE
 
 
 def _slow_down(machine: Machine, kind: str) -> Machine:

@@ -45,13 +45,13 @@ def test_the_documented_example_is_read():
     assert desk.rates["convolution"] == Rate(60e9, 40e9, 50e-6, 20e-6)
     assert (desk.bandwidth_out, desk.bandwidth_in, desk.latency_s) == (12.5e6, 125e6, 5e-3)
     assert cluster.links == (NetworkLink(0, 1, 1.25e9, 50e-6), NetworkLink(1, 0, 2.5e9, 40e-6))
-    assert cluster.shared == (SharedCores((0, 1), 2, 1.3, 4e9),)
+    assert cluster.shared == (SharedCores((0, 1), 2, 1.3, 4e9, network_per_s=5e8),)
     assert desk.process_bytes == 250 * 10**6
 
 
 def test_machines_that_share_cores_are_written_and_selected():
     cluster = replace(uniform_cluster(3), shared=(SharedCores((0, 2), 2, 1.25),))
-    copying = replace(cluster, shared=(SharedCores((0, 2), 2, 1.25, 1e9),))
+    copying = replace(cluster, shared=(SharedCores((0, 2), 2, 1.25, 1e9, network_per_s=1e8),))
     assert read(to_toml(cluster)) == cluster
     assert read(to_toml(copying)) == copying
     assert (copying.copies_between(2, 0), copying.copies_between(0, 1)) == (1e9, None)

@@ -32,8 +32,10 @@ PAYLOAD = (1500 - 52) / 1514  # of a full Ethernet frame what is not IP, TCP wit
 # What a link has not sent for so long it may catch up with, for it misses its turn where no core is free; but no faster
 # than so many times its rate, and hardly more at once than a packet, so that short messages take their time, too.
 SAVED_S, PEAK = 2e-3, 1.25
-FRAME_BYTES, MAX_PACKET_BYTES = 1514, 16_384  # a packet is what TCP hands over at once, to be cut up by the card
-AT_ONCE_S = 2e-4
+# A packet is what TCP hands over at once, to be cut up by the card: each takes cores the same time, however large, and
+# those are the emulated machines'. A message may arrive too early by as much as a packet takes on the wire.
+FRAME_BYTES, MAX_PACKET_BYTES = 1514, 61_440
+AT_ONCE_S = 1e-3
 QUEUE_BYTES = 64 << 20  # nothing is ever dropped: a full link delays
 COMMAND_S, UP_S = 20.0, 2.0
 _NAME = re.compile(r"cutset-(\d+)-(\d+)-\d+-(?:switch|\d+)")

@@ -19,6 +19,7 @@ from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
 from ....runtime.hosts.heartbeat import RoleProgress
 from ....runtime.hosts.host import Role
+from ...measured.other_work import CoresUsed
 from ...probe.measure_step import ProcessPlacement
 
 ENTRY = "cutset.tools.bench.cluster.link:run_probe"
@@ -37,23 +38,29 @@ class LinkSetup(msgspec.Struct, frozen=True):
 
 
 class LinkSamples(msgspec.Struct, frozen=True):
-    """What machine 0 measured: bytes/s of the raw connection, seconds of each round by size, and of each send."""
+    """What machine 0 measured: bytes/s of the raw connection, seconds of each round by size, and of each send.
+
+    busy_s: what all cores of the host did in the rounds of the largest size; None where the system does not say.
+    """
 
     raw: float
     rounds: dict[int, list[float]]
     sends: list[float]
+    busy_s: float | None
 
 
 @dataclass(frozen=True)
 class LinkTimes:
     """What a link does. raw: bytes/s of one TCP connection. points: (bytes, median seconds of a message one way).
 
-    message_s: what a worker spends on handing a message over, or on taking one.
+    message_s: what a worker spends on handing a message over, or on taking one. handled_per_s: bytes/s that a core can
+    handle at one end, of the host of both; None where nobody knows.
     """
 
     raw: float
     points: tuple[tuple[int, float], ...]
     message_s: float
+    handled_per_s: float | None = None
 
 
 def measure_link(process_placement: ProcessPlacement) -> LinkTimes:
@@ -67,7 +74,10 @@ def measure_link(process_placement: ProcessPlacement) -> LinkTimes:
         first, _ = launcher.run()
     timed = msgspec.convert(first, LinkSamples, strict=False)
     points = [(size, statistics.median(times[WARM_UP:]) / 2) for size, times in sorted(timed.rounds.items())]
-    return LinkTimes(timed.raw, tuple(points), statistics.median(timed.sends))
+    handled = 2 * 2 * ROUNDS * SIZES[-1]  # there and back, and at both ends
+    return LinkTimes(
+        timed.raw, tuple(points), statistics.median(timed.sends), handled / timed.busy_s if timed.busy_s else None
+    )
 
 
 def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
@@ -75,14 +85,16 @@ def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     link_setup = msgspec.convert(setup, LinkSetup)
     mailbox = Mailbox(channel, timeout_s=TIMEOUT_S)
     raw = _receive_raw(mailbox, link_setup) if link_setup.machine else _send_raw(mailbox)
-    rounds, sends = dict[int, list[float]](), list[float]()
+    rounds, sends, before = dict[int, list[float]](), list[float](), None
     for number, size in enumerate(SIZES):
-        tensor = torch.zeros(size, dtype=torch.uint8)
+        tensor, before = torch.zeros(size, dtype=torch.uint8), CoresUsed.read()
         rounds[size] = [
             _time_round(mailbox, link_setup.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)
         ]
         progress.value = number + 1
-    return msgspec.to_builtins(LinkSamples(raw, rounds, sends), str_keys=True)  # type: ignore[no-any-return]
+    after = CoresUsed.read()
+    busy_s = after.busy_s - before.busy_s if before and after else None
+    return msgspec.to_builtins(LinkSamples(raw, rounds, sends, busy_s), str_keys=True)  # type: ignore[no-any-return]
 
 
 def _time_round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor, sends: list[float]) -> float:

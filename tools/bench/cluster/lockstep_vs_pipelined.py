@@ -196,7 +196,7 @@ def make_cluster(experiment: ClusterExperiment, flops: float | None, link: LinkT
         return Cluster(machines, payload_rate, latency)
     from ...probe.measure_machine import probe
 
-    return probe(experiment.machines).cluster.on_network(payload_rate, latency)
+    return probe(experiment.machines).cluster.on_network(payload_rate, latency, link.handled_per_s)
 
 
 def plan_variants(

@@ -90,13 +90,13 @@ def test_bytes_are_exact_with_the_rows_that_did_not_travel():
 
 
 def test_a_measured_link_is_no_faster_than_its_wire():
-    link = LinkTimes(119e6, ((0, 1e-3), (1_000_000, 1e-3 + 0.01)), 1e-4)
+    link = LinkTimes(119e6, ((0, 1e-3), (1_000_000, 1e-3 + 0.01)), 1e-4, 3e8)
     cluster = replace(
         uniform_cluster(2), machines=tuple(replace(m, message_s=2e-4) for m in uniform_cluster(2).machines)
     )
     cluster = replace(cluster, shared=(SharedCores((0, 1), 2, 1.5, 4e9),))
     linked = _link_machines(cluster, link, 90e6)
-    assert linked.shared == (SharedCores((0, 1), 2, 1.5),)
+    assert linked.shared == (SharedCores((0, 1), 2, 1.5, network_per_s=3e8),)
     assert isinstance(linked, Cluster)
     assert (linked.bandwidth, linked.latency_s) == (90e6, pytest.approx(6e-4))
     assert _link_machines(cluster, link, 110e6).bandwidth == pytest.approx(1e8)
