@@ -1,4 +1,7 @@
-"""Binds the socket on which a role listens: one address of this machine, any free port, or one of a range."""
+"""Binds the socket on which a role listens: one address of this machine, any free port, or one of a range.
+
+And reads what arrives there.
+"""
 
 import errno
 import random
@@ -8,6 +11,32 @@ import socket
 import zmq
 
 from ...errors import NetworkError
+from .curve import ZAP_DOMAIN, Keys
+
+_OVERHEAD_BYTES = 1024  # more than CURVE adds to a frame
+_NOW = int(zmq.NOBLOCK)  # a plain number is faster than a flag
+
+
+def set_up(inbox: "zmq.Socket[bytes]", keys: Keys | None, *, max_frame_bytes: int) -> None:
+    """Set the options of an inbox, before it is bound. keys: of this role, which decrypt; None where nothing is."""
+    inbox.linger = 0
+    inbox.rcvhwm = 0
+    inbox.maxmsgsize = max_frame_bytes + _OVERHEAD_BYTES
+    if keys is not None:
+        inbox.curve_server = True
+        inbox.curve_secretkey = keys.secret.encode()
+        inbox.zap_domain = ZAP_DOMAIN
+
+
+def read_frames(inbox: "zmq.Socket[bytes]") -> list[zmq.Frame] | None:
+    """Return the frames of the next message, the first of which says who sent it; None if there is none."""
+    try:
+        frames = [inbox.recv(_NOW, copy=False)]
+    except zmq.Again:
+        return None
+    while frames[-1].more:
+        frames.append(inbox.recv(_NOW, copy=False))
+    return frames
 
 
 def listen(inbox: "zmq.Socket[bytes]", name: str, host: str, *, encrypted: bool) -> str:

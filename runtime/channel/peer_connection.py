@@ -101,12 +101,15 @@ class PeerConnection:
             return False
         return time.monotonic() - self._down_since >= (SETTLE_S if self._broken else CONNECT_S)
 
-    def describe_loss(self) -> str:
-        """How a connection was lost, as text."""
+    def loss_error(self, owner: str) -> NetworkError:
+        """The error of the role that owns a connection which is lost."""
         since = 0.0 if self._down_since is None else time.monotonic() - self._down_since
         if self._broken:
-            return f"broke {since:.1f} s ago: {self.peer} closed it, or nothing passes any more"
-        return f"did not come up in {since:.1f} s: {self.state}"
+            how = f"broke {since:.1f} s ago: {self.peer} closed it, or nothing passes any more"
+        else:
+            how = f"did not come up in {since:.1f} s: {self.state}"
+        facts = f"the connection from {owner} to {self.peer} ({self.endpoint}) {how}"
+        return NetworkError("E514", facts, fix=f"check the network between the machines of {owner} and {self.peer}")
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Queue the frames of one message; large ones are not copied. NetworkError where our key was refused."""

@@ -1,9 +1,11 @@
-"""`SameHostPeers`: the memory that one channel shares with those of its peers that run on the same host.
+"""`SameHostPeers`: the memory and the sockets that one channel has with those of its peers that run on the same host.
 
 Before the first large tensor for such a peer goes a message of its own: where our arena for it is, and our pool. Until
-the peer answers that it has mapped them, and for ever where it could not, tensors travel as to any other host.
+the peer answers that it has mapped them, and for ever where it could not, tensors travel as to any other host. So does
+every message until the peer has answered where it listens for small ones (runtime/local_sockets.py).
 """
 
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from ..local_sockets import Address, LocalSockets
 from .message import Message, SharedSlot, SharedTensorReader
 from .shared_memory import ARENA_BYTES, MIN_SHARED_BYTES, MIN_SLOT_BYTES, Arena, MappedArena, Offer
 from .tensor_pool import TensorPool
@@ -19,10 +22,11 @@ SHARED_MEMORY = "@shared_memory"  # kind of the messages in which two channels a
 
 
 class SameHostPeers:
-    """One channel's arenas, one for each peer on its host, and its pool, which all of them read.
+    """One channel's arenas, one for each peer on its host, its pool, which all of them read, and its sockets.
 
-    host: the address that this channel listens on. size: bytes of each arena; 0 shares nothing. readers: by peer, what
-    finds the tensors that the peer has put into memory of its own.
+    host: the address that this channel listens on. size: bytes of each arena; 0 shares nothing, and makes no sockets.
+    readers: by peer, what finds the tensors that the peer has put into memory of its own. senders: the peers that may
+    send by a socket.
     """
 
     def __init__(self, host: str, *, size: int = ARENA_BYTES) -> None:
@@ -34,6 +38,8 @@ class SameHostPeers:
         self._can_pool = size > 0
         self._pool_readers: set[str] = set()  # peers that have mapped the pool
         self.readers: dict[str, SharedTensorReader] = {}
+        self.sockets, self.senders = LocalSockets(), set[str]()
+        self._asked: set[str] = set()  # peers that were asked for a socket
 
     def arena(self, peer: str) -> Arena | None:
         """The arena for a peer, once the peer has mapped it."""
@@ -95,9 +101,21 @@ class SameHostPeers:
             body["pool"] = _to_dict(self._pool.offer)
         return Message(SHARED_MEMORY, body=body)
 
+    def ask_for_socket(self, peer: str, endpoint: str) -> Message | None:
+        """The question where a peer listens for small messages, if it is time for it."""
+        if peer in self._asked or not self._size or not self._is_here(endpoint):
+            return None
+        self._asked.add(peer)
+        return Message(SHARED_MEMORY, body={"socket": {}})
+
     def handle(self, message: Message) -> Message | None:
-        """Take in a peer's offer of shared memory, or its answer to ours; returns our answer to an offer."""
+        """Take in a peer's offer of shared memory, its question for a socket, or its answer to one of ours.
+
+        Returns our answer to an offer or a question.
+        """
         peer = message.sender
+        if "socket" in message.body:
+            return self._handle_socket(peer, message.body["socket"])
         if "offer" in message.body:
             if peer in self._offering:  # a peer offers once; answers that it does not read would pile up
                 return None
@@ -115,6 +133,20 @@ class SameHostPeers:
             self._pool_readers.add(peer)
         return None
 
+    def _handle_socket(self, peer: str, body: Any) -> Message | None:
+        """Answer a peer's question for a socket with an address, or connect to that in its answer to ours."""
+        if body != {}:
+            with suppress(msgspec.ValidationError):  # nonsense: messages go by the network
+                self.sockets.connect(peer, msgspec.convert(body, Address))
+            return None
+        if peer in self.senders:  # as with offers
+            return None
+        address = self.sockets.admit(peer)
+        if address is None:
+            return None
+        self.senders.add(peer)
+        return Message(SHARED_MEMORY, body={"socket": list(address)})
+
     def reclaim(self) -> None:
         """Let go of what peers have finished reading in the pool, so that it may be written again."""
         for peer in self._pool_readers:
@@ -129,6 +161,7 @@ class SameHostPeers:
         if arena is not None:
             arena.close()
         self.readers.pop(peer, None)
+        self.sockets.forget(peer)
 
     def close(self) -> None:
         """Let go of all memory; tensors over that of peers stay as they are."""
@@ -137,6 +170,7 @@ class SameHostPeers:
                 arena.close()
         if self._pool is not None:
             self._pool.close()
+        self.sockets.close()
         self._arenas.clear()
         self._pool_readers.clear()
         self.readers.clear()

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
@@ -19,25 +19,24 @@ from torch import Tensor
 
 from ...errors import NetworkError
 from ..sealing.sealer import ForgedError
-from .bind import listen
+from .bind import listen, read_frames, set_up
 from .channel import DIRECTORY, KEYS_KNOWN, NOTHING, silence_error
-from .curve import ZAP_DOMAIN, Keys, ZapAuthenticator
+from .curve import Keys, ZapAuthenticator
 from .message import LAUNCHER, MAX_ENCRYPTED_FRAME_BYTES, Buffer, Header, MalformedError, Message, decode, encode
 from .peer_connection import PeerConnection, PeerConnections, describe_states
 from .same_host import SHARED_MEMORY, SameHostPeers
 from .sealed_peers import BEGUN, SEALED, SealedPeers
-from .sequence_numbers import SequenceNumbers
+from .sequence_numbers import Arrival, EarlyMessages, SequenceNumbers
 from .shared_memory import ARENA_BYTES
 
 MAX_FRAME_BYTES = 1 << 30
-_OVERHEAD_BYTES = 1024  # more than CURVE adds to a frame
 SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
 CONNECTION_LOST = "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of one that lost messages
 CHECK_S = 0.5  # between two checks of all connections
 SPIN_S = 100e-6  # a thread that sleeps may take longer than this to wake up; meanwhile others may have the core
 BULK_BYTES, BULK_S = 1 << 20, 0.05  # for so long after a message of so many bytes, cores are for those who move them
-_NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
+_READABLE = int(zmq.POLLIN)  # a plain number is faster than a flag
 
 
 class ZmqChannel(AbstractContextManager["ZmqChannel"]):
@@ -49,9 +48,9 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     that `wait` took so far.
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
-    key on the list, and may not send under the name of a peer that is known to have another key. Before the first large
-    tensor for another host comes a second connection (sealed_peers.py). The launcher hears of a connection that breaks,
-    or lacks a message; in a process without one, `poll` and `receive` raise NetworkError.
+    key on the list, and may not send under the name of a peer that is known to have another key. Other ways come with
+    the first tensors (same_host.py, sealed_peers.py). The launcher hears of a connection that breaks, or lacks a
+    message; in a process without one, `poll` and `receive` raise NetworkError.
     """
 
     def __init__(
@@ -70,6 +69,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         self._numbers = SequenceNumbers(name)
         self._same_host = SameHostPeers(host.partition(":")[0], size=shared_bytes)
         self._requeued: deque[Message] = deque()
+        self._early, self._released, self._local_first = EarlyMessages(), deque[Arrival](), False
         self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
         self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
@@ -81,7 +81,8 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         self._sealed = SealedPeers(self._context, self._authenticator, name=name, job=job, host=host)
         self._inbox = self._context.socket(zmq.ROUTER)
         try:
-            self.endpoint = self._bind(host)
+            set_up(self._inbox, keys if encrypted else None, max_frame_bytes=max_frame_bytes)
+            self.endpoint = listen(self._inbox, name, host, encrypted=encrypted)
         except NetworkError:
             self.close()
             raise
@@ -106,31 +107,26 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
             self._numbers.count_undelivered(peer)
             return message.to_owned()
         if peer not in self._connections.directory and self._numbers.next_expected(peer):
-            message = message.to_owned()
-            self._unroutable.setdefault(peer, []).append(message)
-            return message
+            self._unroutable.setdefault(peer, []).append(owned := message.to_owned())
+            return owned
         connection = self._connections.get(peer)
-        if message.tensors:
-            offer = self._same_host.offer_memory(peer, connection.endpoint, message)
-            if offer is None and self._encrypted and self._same_host.is_elsewhere(peer, connection.endpoint):
-                offer = self._sealed.offer(peer, connection.endpoint, message)
-            if offer is not None:
-                self.send(peer, offer)
+        for offer in self._list_offers(connection, message) if message.tensors else ():
+            self.send(peer, offer)
         message, slots = self._same_host.place_tensors(peer, message)
         sequence, sealed = self._numbers.next(peer), self._sealed.connection(peer)
         is_curve = self._encrypted and sealed is None
         most = min(MAX_ENCRYPTED_FRAME_BYTES, self._max_frame_bytes) if is_curve else self._max_frame_bytes
         frames = encode(message, job=self.job, sender=self.name, sequence=sequence, slots=slots, frame_bytes=most)
         self._note_bulk(frames)
-        largest = max(map(len, frames))
-        if largest > self._max_frame_bytes:
+        if (largest := max(map(len, frames))) > self._max_frame_bytes:
             raise NetworkError(
                 "E510",
                 f"{self.name} has a frame of {largest} bytes for {peer} in a message {message.kind!r}; "
                 f"{self._max_frame_bytes} are allowed",
                 fix="send large data as tensors, not in the body",
             )
-        (sealed or connection).send(frames)
+        if len(frames) > 1 or not self._same_host.sockets.send(peer, frames[0]):
+            (sealed or connection).send(frames)
         self._numbers.count_sent(peer, message)
         return message
 
@@ -146,10 +142,9 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         """Wait for the next message of any peer; SilenceError after `timeout_s` seconds without one."""
         deadline = time.monotonic() + timeout_s
         while (message := self.poll()) is None:
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                state = self._numbers.describe_malformed() + describe_states(list(self._connections))
-                raise silence_error(self.name, timeout_s, state=state)
+            if (remaining_s := deadline - time.monotonic()) <= 0:
+                state = self._numbers.describe_malformed() + self._early.describe()
+                raise silence_error(self.name, timeout_s, state=state + describe_states(list(self._connections)))
             self.wait(min(remaining_s, CHECK_S))
         return message
 
@@ -162,15 +157,10 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
             self._check_connections()
         if self._requeued:
             return self._requeued.popleft()
-        while True:
-            try:
-                frames = [self._inbox.recv(_NOW, copy=False)]
-            except zmq.Again:
-                return self._poll_sealed()
-            while frames[-1].more:
-                frames.append(self._inbox.recv(_NOW, copy=False))
-            if (message := self._read(frames)) is not None:
+        while (arrival := self._read()) is not None:
+            if (message := self._take(arrival)) is not None:
                 return message
+        return None
 
     def requeue(self, messages: Iterable[Message]) -> None:
         """Receive these messages again, before any other: they came before their reader was ready."""
@@ -179,9 +169,9 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     def wait(self, timeout_s: float, *, files: Collection[int] = ()) -> None:
         """Sleep until something may be there to `poll`, one of the file descriptors is readable, or time is up."""
         self._check_use()
-        monitors = (connection.monitor for connection in self._connections.new)
-        polled: list[Any] = [(one, _READABLE) for one in (self._inbox, *monitors, *self._sealed.sources, *files)]
-        now, busy_s = time.monotonic(), time.thread_time()
+        new = [connection.monitor for connection in self._connections.new]
+        sources: tuple[Any, ...] = (self._inbox, *new, *self._sealed.sources, *self._same_host.sockets.files, *files)
+        polled, now, busy_s = [(one, _READABLE) for one in sources], time.monotonic(), time.thread_time()
         until = now + (min(SPIN_S, timeout_s) if now >= self._bulk_until else 0.0)
         while not zmq.zmq_poll(polled, 0):
             if time.monotonic() >= until:
@@ -220,19 +210,9 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
         connections = ", ".join(f"{c.peer}: {c.state}" for c in self._connections)
+        state = "closed" if self._closed else "open"
         return f"ZmqChannel({self.name} at {self.endpoint}, {state}, connections={{{connections}}})"
-
-    def _bind(self, host: str) -> str:
-        self._inbox.linger = 0
-        self._inbox.rcvhwm = 0
-        self._inbox.maxmsgsize = self._max_frame_bytes + _OVERHEAD_BYTES
-        if self._encrypted:
-            self._inbox.curve_server = True
-            self._inbox.curve_secretkey = self._keys.secret.encode()
-            self._inbox.zap_domain = ZAP_DOMAIN
-        return listen(self._inbox, self.name, host, encrypted=self._encrypted)
 
     def _check_handshakes(self) -> None:
         self._connections.check_new()
@@ -245,12 +225,8 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         self._next_check = time.monotonic() + CHECK_S
         for connection in [*self._connections, *self._sealed.connections]:
             connection.check()
-            peer = connection.peer
-            if connection.lost and peer != LAUNCHER and peer not in self._incomplete:
-                way = f"from {self.name} to {peer} ({connection.endpoint})"
-                facts = f"the connection {way} {connection.describe_loss()}"
-                fix = f"check the network between the machines of {self.name} and {peer}"
-                self._report_loss(peer, NetworkError("E514", facts, fix=fix))
+            if connection.lost and connection.peer != LAUNCHER and connection.peer not in self._incomplete:
+                self._report_loss(connection.peer, connection.loss_error(self.name))
 
     def _report_loss(self, peer: str, error: NetworkError) -> None:
         """Tell the launcher that messages to or from the peer are lost; raise the error where there is no launcher."""
@@ -275,49 +251,71 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
             for message in self._unroutable.pop(name):
                 self.send(name, message)
 
-    def _read(self, frames: list[zmq.Frame]) -> Message | None:
-        """The message in frames of the inbox; None as of `_take`."""
-        owner = str(frames[-1].get("User-Id")) if self._encrypted else ""
-        found = self._decode([frame.buffer for frame in frames[1:]], owner)
-        if found is None:
-            return None
-        if self._encrypted and not self._connections.may_send_as(found[0].sender.removesuffix(HEARTBEAT), owner):
-            self._numbers.count_malformed(owner)
-            return None
-        return self._take(*found)
+    def _list_offers(self, connection: PeerConnection, message: Message) -> list[Message]:
+        """What to offer a peer before it is sent this message: a socket and memory on this host, or to seal."""
+        here, to = self._same_host, (connection.peer, connection.endpoint)
+        offers = [here.ask_for_socket(*to), here.offer_memory(*to, message)]
+        if self._encrypted and here.is_elsewhere(*to):
+            offers.append(self._sealed.offer(*to, message))
+        return [offer for offer in offers if offer is not None]
 
-    def _poll_sealed(self) -> Message | None:
-        """The next message of those that came sealed, if one is there."""
+    def _read(self) -> Arrival | None:
+        """The next message that has arrived, in turns by local sockets and the network; None if there is none."""
+        if self._released:
+            return self._released.popleft()
+        self._local_first = not self._local_first  # neither way may hide the other
+        first = self._read_local() if self._local_first else None
+        return first or self._read_inbox() or self._read_sealed() or self._read_local()
+
+    def _read_local(self) -> Arrival | None:
+        while (arrived := self._same_host.sockets.receive()) is not None:
+            peer, packet = arrived
+            if (found := self._decode([packet], peer, peer)) is not None:
+                return Arrival(*found, is_local=True)
+        return None
+
+    def _read_inbox(self) -> Arrival | None:
+        while (frames := read_frames(self._inbox)) is not None:
+            owner = str(frames[-1].get("User-Id")) if self._encrypted else ""
+            found = self._decode([frame.buffer for frame in frames[1:]], owner)
+            if found is None:
+                continue
+            if not self._encrypted or self._connections.may_send_as(found[0].sender.removesuffix(HEARTBEAT), owner):
+                return Arrival(*found)
+            self._numbers.count_malformed(owner)
+        return None
+
+    def _read_sealed(self) -> Arrival | None:
         while (arrived := self._sealed.receive()) is not None:
             peer, frames = arrived
             if isinstance(frames, ForgedError):
                 self._numbers.count_malformed(peer)
                 self._report_loss(peer, frames)
-                continue
-            found = self._decode(frames, peer)
-            if found is not None and found[0].sender != peer:
-                self._numbers.count_malformed(peer)
-            elif found is not None and (message := self._take(*found)) is not None:
-                return message
+            elif (found := self._decode(frames, peer, peer)) is not None:
+                return Arrival(*found)
         return None
 
-    def _decode(self, frames: list[Buffer], sender: str) -> tuple[Header, Message] | None:
-        """What is in the frames; None for what is dropped and counted, as the sender's."""
+    def _decode(self, frames: list[Buffer], source: str, sender: str = "") -> tuple[Header, Message] | None:
+        """What is in the frames; None for what is dropped and counted, as the source's: it is not of the sender."""
         self._note_bulk(frames)
-        try:
-            return decode(frames, job=self.job, readers=self._same_host.readers)
-        except MalformedError:
-            self._numbers.count_malformed(sender)
-            return None
+        with suppress(MalformedError):
+            header, message = decode(frames, job=self.job, readers=self._same_host.readers)
+            if sender in ("", header.sender):
+                return header, message
+        self._numbers.count_malformed(source)
+        return None
 
     def _note_bulk(self, frames: list[Buffer]) -> None:
         if sum(map(len, frames)) >= BULK_BYTES:
             self._bulk_until = time.monotonic() + BULK_S
 
-    def _take(self, header: Header, message: Message) -> Message | None:
+    def _take(self, arrival: Arrival) -> Message | None:
         """The message, for a role; None for one that is not the next, or that is for the channel itself."""
-        if not self._is_next(header.sequence, message):
+        header, message, _ = arrival
+        if not self._is_next(arrival):
             return None
+        if message.sender in self._same_host.senders:
+            self._released.extend(self._early.release(message.sender, header.sequence + 1))
         if message.kind == DIRECTORY and message.sender == LAUNCHER:
             self._update_directory(message.body)
             return None
@@ -329,11 +327,13 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
             self.send(message.sender, answer)
         return None
 
-    def _is_next(self, sequence: int, message: Message) -> bool:
+    def _is_next(self, arrival: Arrival) -> bool:
         """Whether to read a message: not one that came before, follows a gap, or comes from a peer that has ended."""
-        sender = message.sender.partition(SIDE)[0]
-        is_late = sender in self._incomplete and sequence > self._numbers.next_expected(message.sender)
-        if sender in self._ended_peers or is_late:
+        message, sequence = arrival.message, arrival.header.sequence
+        expected, sender = self._numbers.next_expected(message.sender), message.sender.partition(SIDE)[0]
+        if sender in self._ended_peers or (sender in self._incomplete and sequence > expected):
+            return False
+        if message.sender in self._same_host.senders and self._early.hold(arrival, expected):
             return False
         try:
             return self._numbers.check_arrival(sequence, message)

@@ -38,7 +38,7 @@ partition/mincut
 partition/layouts
 partition/planner
 partition/placement partition/whole_run
-runtime/sealing runtime/held_memory.py
+runtime/sealing runtime/held_memory.py runtime/local_sockets.py
 runtime/channel runtime/deferred_init
 runtime/hosts
 runtime/joining runtime/launcher

@@ -5,11 +5,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import torch
 
 from cutset.errors import CutsetError
+from cutset.runtime.channel import zmq_channel
 from cutset.runtime.channel.message import Message, encode
 from cutset.runtime.channel.same_host import SHARED_MEMORY
 from cutset.runtime.channel.sealed_peers import BEGUN, SEALED
@@ -44,6 +46,8 @@ def messages(arena: Arena) -> list[Message]:
         Message("stop", body={"why": "the end"}),
         Message(SHARED_MEMORY, body={"offer": offer, "pool": offer}),
         Message(SHARED_MEMORY, body={"mapped": True}),
+        Message(SHARED_MEMORY, body={"socket": {}}),
+        Message(SHARED_MEMORY, body={"socket": ["cutset-0", "0" * 64]}),
         Message(SEALED, body={"key": bytes(32), "ciphers": ["aes-256-gcm"]}),
         Message(SEALED, body={"cipher": "aes-256-gcm", "port": 1, "token": "0" * 64}),
         BEGUN,
@@ -140,6 +144,13 @@ class Tally:
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
+def _take(channel: ZmqChannel, frames: list["_Frame"]) -> Message | None:
+    """What a channel makes of frames in its inbox."""
+    waiting = [frames]
+    with patch.object(zmq_channel, "read_frames", lambda inbox: waiting.pop() if waiting else None):
+        return channel.poll()
+
+
 def attack(channel: ZmqChannel, arena: Arena, handle: Handler, *, count: int, seed: int) -> Tally:
     """Give a channel broken messages of an authenticated peer; what became of them.
 
@@ -150,7 +161,7 @@ def attack(channel: ZmqChannel, arena: Arena, handle: Handler, *, count: int, se
         known = channel.statistics().get(SENDER, {"messages_in": 0})
         frames = [_Frame(memoryview(bytearray(f))) for f in (b"", *breaker.broken(known["messages_in"]))]
         try:
-            message = channel._read(frames)  # type: ignore[arg-type]
+            message = _take(channel, frames)
             if message is not None:
                 handle(message)
             tally.count("dropped" if message is None else "taken")

@@ -130,14 +130,23 @@ class TestChannel:
 
     def test_statistics(self, channels: list[Channel]) -> None:
         a, b, _ = channels
+        message = Message("forward", tensors=(torch.zeros(10), torch.zeros(3, dtype=torch.bool)))
+        for one, other in 2 * ((a, b), (b, a)):  # before the first tensor, two ends may agree on how to send them
+            one.send(other.name, message)
+            assert other.receive(10).kind == "forward"
+        before = a.statistics()[b.name], b.statistics()[a.name]
         for _ in range(3):
-            a.send(b.name, Message("forward", tensors=(torch.zeros(10), torch.zeros(3, dtype=torch.bool))))
+            a.send(b.name, message)
             b.receive(10)
+        after = a.statistics()[b.name], b.statistics()[a.name]
         nothing = dict.fromkeys(
             ["messages_out", "bytes_out", "messages_in", "bytes_in", "repeated", "malformed"], 0
         ) | {"undelivered": 0}
-        assert a.statistics() == {b.name: nothing | {"messages_out": 3, "bytes_out": 129}}
-        assert b.statistics() == {a.name: nothing | {"messages_in": 3, "bytes_in": 129}}
+        pairs = zip(after, before, strict=True)
+        there, back = ({name: one[name] - other[name] for name in one} for one, other in pairs)
+        assert there == nothing | {"messages_out": 3, "bytes_out": 129}
+        assert back == nothing | {"messages_in": 3, "bytes_in": 129}
+        assert a.statistics().keys() == {b.name}
 
     def test_a_wait_in_vain_names_the_role_and_the_seconds(self, channels: list[Channel]) -> None:
         with pytest.raises(SilenceError, match=r"worker 2 waited 0.05 s and no message came") as caught:
