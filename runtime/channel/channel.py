@@ -12,6 +12,7 @@ from .message import Message
 
 DIRECTORY = "@directory"  # from the launcher to the channel of a role; see `make_directory`
 MAX_LINKS = 16  # that are told one by one
+CONNECTION_LOST = "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of one that lost messages
 KEYS_KNOWN = "@keys_known"  # to the launcher: {"owners": [owner]} of the keys that were in one
 NOTHING: Mapping[str, str] = MappingProxyType({})
 

@@ -101,6 +101,10 @@ class SameHostPeers:
             body["pool"] = _to_dict(self._pool.offer)
         return Message(SHARED_MEMORY, body=body)
 
+    def is_settled(self, peer: str) -> bool:
+        """Whether a peer has been offered all that there is to share."""
+        return self._arenas.get(peer) is not None and peer in self._asked
+
     def ask_for_socket(self, peer: str, endpoint: str) -> Message | None:
         """The question where a peer listens for small messages, if it is time for it."""
         if peer in self._asked or not self._size or not self._is_here(endpoint):

@@ -54,10 +54,11 @@ class EarlyMessages:
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
 
-    def hold(self, arrival: Arrival, expected: int) -> bool:
-        """Keep a message until the one with the expected number has come; False where that is this, or is lost."""
-        if arrival.header.sequence <= expected:
-            return False
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, arrival: Arrival) -> bool:
+        """Keep a message until those before it have come; False where one of them is lost."""
         held = self._held.setdefault(arrival.message.sender, _Held(arrival.is_local))
         if held.is_local != arrival.is_local or len(held.arrivals) == MAX_EARLY:
             return False

@@ -33,6 +33,7 @@ _FLAGS_AT = 64
 PAGE = mmap.PAGESIZE
 _DATA_AT = PAGE
 FREE, TAKEN = 0, 1
+_NUMPY_DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "int32", "uint8")}
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -210,11 +211,16 @@ class MappedArena:
         inside = _DATA_AT <= slot.offset <= size - count and 0 <= slot.number < SLOTS
         if memory is None or not inside or slot.offset % PAGE or not count:
             raise MalformedError("E504", f"a tensor of {count} bytes at {slot} of {size} bytes of shared memory")
-        view = np.frombuffer(memory, dtype=np.uint8, count=count, offset=slot.offset)
+        numpy_dtype = _NUMPY_DTYPES.get(dtype)
+        if numpy_dtype is None:
+            view = np.frombuffer(memory, dtype=np.uint8, count=count, offset=slot.offset)
+        else:
+            view = np.ndarray(shape, numpy_dtype, memory, slot.offset)
         stays = not slot.pooled or slot.offset + count <= KEPT_BYTES  # to map pages anew costs as much as to copy them
         unused = None if stays else (memory, slot.offset, -(-count // PAGE) * PAGE)
         weakref.finalize(view, _free_slot, self._flags, slot.number, unused).atexit = False
-        return torch.from_numpy(view).view(DTYPES[dtype]).view(shape)
+        tensor = torch.from_numpy(view)
+        return tensor.view(DTYPES[dtype]).view(shape) if numpy_dtype is None else tensor
 
 
 def _free_slot(

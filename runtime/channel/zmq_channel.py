@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from ...errors import NetworkError
 from ..sealing.sealer import ForgedError
 from .bind import listen, read_frames, set_up
-from .channel import DIRECTORY, KEYS_KNOWN, NOTHING, silence_error
+from .channel import CONNECTION_LOST, DIRECTORY, KEYS_KNOWN, NOTHING, silence_error
 from .curve import Keys, ZapAuthenticator
 from .message import LAUNCHER, MAX_ENCRYPTED_FRAME_BYTES, Buffer, Header, MalformedError, Message, decode, encode
 from .peer_connection import PeerConnection, PeerConnections, describe_states
@@ -32,8 +33,8 @@ from .shared_memory import ARENA_BYTES
 MAX_FRAME_BYTES = 1 << 30
 SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
-CONNECTION_LOST = "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of one that lost messages
 CHECK_S = 0.5  # between two checks of all connections
+LOCAL_FIRST = (True,) * 7 + (False,)  # by turns: a busy local socket may not hide the network
 SPIN_S = 100e-6  # a thread that sleeps may take longer than this to wake up; meanwhile others may have the core
 BULK_BYTES, BULK_S = 1 << 20, 0.05  # for so long after a message of so many bytes, cores are for those who move them
 _READABLE = int(zmq.POLLIN)  # a plain number is faster than a flag
@@ -43,9 +44,8 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     """One role's end of the network.
 
     host: the address of one interface to listen on, at any free port or, as "ADDRESS:FIRST-LAST", at one of a range.
-    shared_bytes: the most memory to share with each peer on this host, 0 for none. encrypted: without it anybody may
-    connect and send under any name; only allowed on loopback, to measure what encryption costs. looking_s: the CPU time
-    that `wait` took so far.
+    shared_bytes: the most memory to share with each peer on this host; 0 for none, and no sockets. encrypted: else
+    anybody may send under any name; only on loopback, to measure what it costs. looking_s: the CPU time of `wait`.
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
     key on the list, and may not send under the name of a peer that is known to have another key. Other ways come with
@@ -69,7 +69,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         self._numbers = SequenceNumbers(name)
         self._same_host = SameHostPeers(host.partition(":")[0], size=shared_bytes)
         self._requeued: deque[Message] = deque()
-        self._early, self._released, self._local_first = EarlyMessages(), deque[Arrival](), False
+        self._early, self._released, self._local_first = EarlyMessages(), deque[Arrival](), cycle(LOCAL_FIRST)
         self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
         self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
@@ -254,6 +254,8 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     def _list_offers(self, connection: PeerConnection, message: Message) -> list[Message]:
         """What to offer a peer before it is sent this message: a socket and memory on this host, or to seal."""
         here, to = self._same_host, (connection.peer, connection.endpoint)
+        if here.is_settled(connection.peer):
+            return []
         offers = [here.ask_for_socket(*to), here.offer_memory(*to, message)]
         if self._encrypted and here.is_elsewhere(*to):
             offers.append(self._sealed.offer(*to, message))
@@ -263,8 +265,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         """The next message that has arrived, in turns by local sockets and the network; None if there is none."""
         if self._released:
             return self._released.popleft()
-        self._local_first = not self._local_first  # neither way may hide the other
-        first = self._read_local() if self._local_first else None
+        first = self._read_local() if next(self._local_first) else None
         return first or self._read_inbox() or self._read_sealed() or self._read_local()
 
     def _read_local(self) -> Arrival | None:
@@ -314,7 +315,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         header, message, _ = arrival
         if not self._is_next(arrival):
             return None
-        if message.sender in self._same_host.senders:
+        if self._early:
             self._released.extend(self._early.release(message.sender, header.sequence + 1))
         if message.kind == DIRECTORY and message.sender == LAUNCHER:
             self._update_directory(message.body)
@@ -322,8 +323,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         if message.kind not in (SHARED_MEMORY, SEALED):
             self._same_host.reclaim()
             return message
-        answer = (self._same_host if message.kind == SHARED_MEMORY else self._sealed).handle(message)
-        if answer is not None:
+        if (answer := (self._same_host if message.kind == SHARED_MEMORY else self._sealed).handle(message)) is not None:
             self.send(message.sender, answer)
         return None
 
@@ -333,7 +333,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         expected, sender = self._numbers.next_expected(message.sender), message.sender.partition(SIDE)[0]
         if sender in self._ended_peers or (sender in self._incomplete and sequence > expected):
             return False
-        if message.sender in self._same_host.senders and self._early.hold(arrival, expected):
+        if sequence > expected and message.sender in self._same_host.senders and self._early.hold(arrival):
             return False
         try:
             return self._numbers.check_arrival(sequence, message)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import NetworkError
-from ..channel.channel import KEYS_KNOWN, make_directory
+from ..channel.channel import CONNECTION_LOST, KEYS_KNOWN, make_directory
 from ..channel.message import LAUNCHER, Message
-from ..channel.zmq_channel import CONNECTION_LOST, SIDE, ZmqChannel
+from ..channel.zmq_channel import SIDE, ZmqChannel
 from ..hosts.failure_report import Failure
 from ..hosts.host import Host, LocalHost, Role
 from ..hosts.process_activity import ActivityProbes

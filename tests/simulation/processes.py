@@ -14,9 +14,9 @@ from world import VirtualTask, present
 
 from cutset.ps.checkpoint import snapshot, streamed_safetensors
 from cutset.ps.checkpoint import write_checkpoint as writing
-from cutset.runtime.channel.channel import DIRECTORY, KEYS_KNOWN, silence_error
+from cutset.runtime.channel.channel import CONNECTION_LOST, DIRECTORY, KEYS_KNOWN, silence_error
 from cutset.runtime.channel.message import LAUNCHER, Message
-from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, HEARTBEAT
+from cutset.runtime.channel.zmq_channel import HEARTBEAT
 from cutset.runtime.hosts import child
 from cutset.runtime.hosts.assignment import Assignment
 from cutset.runtime.hosts.heartbeat import RoleProgress

@@ -10,11 +10,11 @@ from relay import Relay
 
 from cutset.errors import NetworkError
 from cutset.runtime.channel import peer_connection
-from cutset.runtime.channel.channel import DIRECTORY, make_directory
+from cutset.runtime.channel.channel import CONNECTION_LOST, DIRECTORY, make_directory
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.message import Message
 from cutset.runtime.channel.peer_connection import PLAIN_BUFFER_BYTES
-from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, ZmqChannel
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 NAMES = ["a", "b", "launcher"]
 FOUND_S = 8.0

@@ -11,10 +11,10 @@ from free_ports import find_free_ports
 
 from cutset.errors import NetworkError
 from cutset.runtime.channel import sealed_peers
-from cutset.runtime.channel.channel import SilenceError
+from cutset.runtime.channel.channel import CONNECTION_LOST, SilenceError
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.message import Message
-from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, ZmqChannel
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 from cutset.runtime.sealing.sealer import AES, CHACHA, Buffer
 
 KEYS = make_keys(["a", "b", "launcher"])
