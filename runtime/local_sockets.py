@@ -3,10 +3,11 @@
 A message by TCP passes an I/O thread at either end, and is encrypted: some hundred microseconds, and as much of the
 cores' time. A Unix socket of the kind SOCK_SEQPACKET keeps packets whole and in order, and the kernel wakes who waits
 for one. Its name is in the abstract namespace of Linux: there is no file that could be left behind. Who connects must
-be of the same user, and names as its first packet a token that it was told over an encrypted connection; it sends no
-other packet before that is confirmed, so that none is lost where it is refused.
+be of the same user, as must who listens, and names as its first packet a token that it was told over an encrypted
+connection; it sends no other packet before that is confirmed, so that none is lost where it is refused.
 """
 
+import errno
 import os
 import secrets
 import select
@@ -21,6 +22,7 @@ MAX_STRANGERS = 64  # connections that have not named their token yet
 _TOKEN_BYTES, _NAME_BYTES, _BACKLOG = 32, 16, 64
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of unix(7)
 _CONFIRMED = b"\1"
+_NOT_NOW = (errno.EAGAIN, errno.ENOBUFS, errno.EMSGSIZE)
 
 
 class Address(NamedTuple):
@@ -31,9 +33,13 @@ class Address(NamedTuple):
 
 
 class LocalSockets:
-    """The sockets of one process to peers of its host and from them. It belongs to one thread."""
+    """The sockets of one process to peers of its host and from them. It belongs to one thread.
+
+    senders: the peers that have connected, and may have sent what is still to be read.
+    """
 
     def __init__(self) -> None:
+        self.senders: set[str] = set()
         self._poller: select.epoll | None = None  # made for the first peer that may connect
         self._listener: socket.socket | None = None
         self._name = ""
@@ -69,11 +75,15 @@ class LocalSockets:
         try:
             made.setblocking(False)
             made.connect(f"\0{address.name}")
-            made.send(address.token.encode())
+            is_ours = _read_user(made) == os.geteuid()  # the name may be another program's by now
+            if is_ours:
+                made.send(address.token.encode())
         except (OSError, ValueError):  # another host or name space, or nonsense
+            is_ours = False
+        if is_ours:
+            self._opening[peer] = made
+        else:
             made.close()
-            return
-        self._opening[peer] = made
 
     def send(self, peer: str, packet: bytes | bytearray | memoryview) -> bool:
         """Send a packet to a peer; False where there is no connection, or it can take no more, or none of this size.
@@ -85,10 +95,9 @@ class LocalSockets:
             return False
         try:
             to.send(packet)
-        except BlockingIOError:
-            return False
-        except OSError:  # the peer has ended, or let go of us
-            self._open.pop(peer).close()
+        except OSError as error:
+            if error.errno not in _NOT_NOW:  # the peer has ended, or let go of us
+                self._open.pop(peer).close()
             return False
         return True
 
@@ -118,6 +127,7 @@ class LocalSockets:
 
     def forget(self, peer: str) -> None:
         """Let go of the connections to a peer that has ended, and from it once what it has sent is read."""
+        self.senders.discard(peer)
         self._tokens = {token: other for token, other in self._tokens.items() if other != peer}
         for sockets in (self._opening, self._open):
             to = sockets.pop(peer, None)
@@ -181,10 +191,13 @@ class LocalSockets:
         assert self._poller is not None
         try:
             stranger, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
             return
-        credentials = stranger.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        if _CREDENTIALS.unpack(credentials)[1] != os.geteuid() or len(self._strangers) == MAX_STRANGERS:
+        except OSError:  # no descriptor is left: who waits would be told for ever that somebody is there
+            self._poller.unregister(self._listener.fileno())
+            self._listener.close()
+            return
+        if _read_user(stranger) != os.geteuid() or len(self._strangers) == MAX_STRANGERS:
             stranger.close()
             return
         stranger.setblocking(False)
@@ -203,6 +216,7 @@ class LocalSockets:
             return
         source = self._strangers.pop(file)
         self._incoming[file] = peer, source
+        self.senders.add(peer)
         try:
             source.send(_CONFIRMED)
         except OSError:  # gone meanwhile
@@ -223,3 +237,9 @@ class LocalSockets:
         self._poller.unregister(file)
         gone = self._strangers.pop(file, None) or self._incoming.pop(file)[1]
         gone.close()
+
+
+def _read_user(connection: socket.socket) -> int:
+    """Return the user at the other end of a connection."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])

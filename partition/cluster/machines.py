@@ -199,13 +199,14 @@ class Cluster:
         for cores in self.shared:
             kept = tuple(position[machine] for machine in cores.machines if machine in position)
             speedup = cores.whole_speedup if len(kept) == len(cores.machines) else None
-            shared.append(replace(cores, machines=kept, whole_speedup=speedup))
+            if len(kept) > 1 or (kept and cores.network_per_s is not None):
+                shared.append(replace(cores, machines=kept, whole_speedup=speedup))
         kept_cards = [(card, sorted(position[m] for m in card.machines if m in position)) for card in self.cards]
         return replace(
             self,
             machines=tuple(self.machines[n] for n in numbers),
             links=links,
-            shared=tuple(cores for cores in shared if len(cores.machines) > 1),
+            shared=tuple(shared),
             cards=tuple(replace(card, machines=tuple(kept)) for card, kept in kept_cards if len(kept) > 1),
         )
 

@@ -15,7 +15,6 @@ import torch
 
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
-from ...runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors
 from ...runtime.held_memory import return_free_memory
 from ...runtime.worker.flat_gradient import FlatGradient
 from ..optimizers.optimizer import Optimizer, Update
@@ -23,6 +22,7 @@ from ..optimizers.sparse_update import apply_lazily
 from ..slices.slice_state import SliceCounters, SliceState
 from ..slices.staleness import StalenessHistogram
 from .replies import Replies
+from .shared_tensors import SharedTensorLocation, SharedTensors
 from .slice_server import SliceServer
 
 MAX_TAU = 255  # staleness is counted up to this; larger values count as this

@@ -25,8 +25,7 @@ class SameHostPeers:
     """One channel's arenas, one for each peer on its host, its pool, which all of them read, and its sockets.
 
     host: the address that this channel listens on. size: bytes of each arena; 0 shares nothing, and makes no sockets.
-    readers: by peer, what finds the tensors that the peer has put into memory of its own. senders: the peers that may
-    send by a socket.
+    readers: by peer, what finds the tensors that the peer has put into memory of its own.
     """
 
     def __init__(self, host: str, *, size: int = ARENA_BYTES) -> None:
@@ -38,8 +37,10 @@ class SameHostPeers:
         self._can_pool = size > 0
         self._pool_readers: set[str] = set()  # peers that have mapped the pool
         self.readers: dict[str, SharedTensorReader] = {}
-        self.sockets, self.senders = LocalSockets(), set[str]()
+        self.sockets = LocalSockets()
         self._asked: set[str] = set()  # peers that were asked for a socket
+        self._unanswered: set[str] = set()  # of these, which have not answered
+        self._askers: set[str] = set()  # peers that have asked
 
     def arena(self, peer: str) -> Arena | None:
         """The arena for a peer, once the peer has mapped it."""
@@ -110,6 +111,7 @@ class SameHostPeers:
         if peer in self._asked or not self._size or not self._is_here(endpoint):
             return None
         self._asked.add(peer)
+        self._unanswered.add(peer)
         return Message(SHARED_MEMORY, body={"socket": {}})
 
     def handle(self, message: Message) -> Message | None:
@@ -140,15 +142,17 @@ class SameHostPeers:
     def _handle_socket(self, peer: str, body: Any) -> Message | None:
         """Answer a peer's question for a socket with an address, or connect to that in its answer to ours."""
         if body != {}:
-            with suppress(msgspec.ValidationError):  # nonsense: messages go by the network
-                self.sockets.connect(peer, msgspec.convert(body, Address))
+            if peer in self._unanswered:
+                self._unanswered.discard(peer)
+                with suppress(msgspec.ValidationError):  # nonsense: messages go by the network
+                    self.sockets.connect(peer, msgspec.convert(body, Address))
             return None
-        if peer in self.senders:  # as with offers
+        if peer in self._askers or not self._size:  # a peer asks once, as it offers once
             return None
+        self._askers.add(peer)
         address = self.sockets.admit(peer)
         if address is None:
             return None
-        self.senders.add(peer)
         return Message(SHARED_MEMORY, body={"socket": list(address)})
 
     def reclaim(self) -> None:

@@ -3,7 +3,7 @@
 libzmq encrypts by Salsa20 at about a gigabyte a second; AES in the instructions of the processor takes a seventh of the
 time. So before the first large tensor for a peer that shares no memory with it, the sender offers a fresh key over the
 CURVE connection, which is encrypted, authenticated and forward secret, and so is then the key. The peer answers with a
-port and a token that admits one connection (ZAP's mechanism PLAIN). Once that is up, the sender says so over CURVE, and
+port and a token that admits one connection (ZAP's mechanism PLAIN). Once that is up, the sender says so as before, and
 all later messages come sealed (runtime/sealing). Where the peer cannot, or its port is closed, all goes over CURVE.
 """
 
@@ -79,6 +79,11 @@ class SealedPeers:
         """Sockets on which something may arrive."""
         inboxes = [] if self._inbox is None else [self._inbox]
         return [*inboxes, *(connection.monitor for connection in self._opening.values())]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a message is to be read that no socket tells of any more."""
+        return bool(self._ready)
 
     @property
     def is_connecting(self) -> bool:

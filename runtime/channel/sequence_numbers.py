@@ -1,16 +1,9 @@
-"""`SequenceNumbers`: numbers the messages of one end point, so that a lost message is an error and not a hang.
+"""`SequenceNumbers`: numbers the messages of one end point, so that a lost message is an error and not a hang."""
 
-Messages for a peer on this host take two ways, small ones by a local socket and others by the network, and overtake
-each other: `EarlyMessages` keeps those that came too early.
-"""
-
-from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
 
 from ...errors import NetworkError
-from .message import Header, Message
-
-MAX_EARLY = 1 << 12  # messages of one sender; more are lost
+from .message import Message
 
 
 @dataclass
@@ -27,60 +20,6 @@ class PeerCounters:
     repeated: int = 0
     malformed: int = 0
     undelivered: int = 0
-
-
-class Arrival(NamedTuple):
-    """A message that has arrived. is_local: by a local socket."""
-
-    header: Header
-    message: Message
-    is_local: bool = False
-
-
-@dataclass
-class _Held:
-    """Messages of one sender by sequence number. is_local: the way by which all of them came."""
-
-    is_local: bool
-    arrivals: dict[int, Arrival] = field(default_factory=dict)
-
-
-class EarlyMessages:
-    """The messages that overtook others of their sender.
-
-    Either way keeps the order, so that one is missing for certain where messages that follow it have come by both.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[str, _Held] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def hold(self, arrival: Arrival) -> bool:
-        """Keep a message until those before it have come; False where one of them is lost."""
-        held = self._held.setdefault(arrival.message.sender, _Held(arrival.is_local))
-        if held.is_local != arrival.is_local or len(held.arrivals) == MAX_EARLY:
-            return False
-        held.arrivals[arrival.header.sequence] = arrival
-        return True
-
-    def release(self, sender: str, expected: int) -> list[Arrival]:
-        """Return those that are kept from this number on, up to the next that is missing."""
-        held = self._held.get(sender)
-        if held is None:
-            return []
-        found = list[Arrival]()
-        while (arrival := held.arrivals.pop(expected + len(found), None)) is not None:
-            found.append(arrival)
-        if not held.arrivals:
-            del self._held[sender]
-        return found
-
-    def describe(self) -> str:
-        """Which messages are kept, as text for an error; "" where there are none."""
-        counts = [f"{len(held.arrivals)} of {peer} from {min(held.arrivals)} on" for peer, held in self._held.items()]
-        return f"; messages that others before them are missing of: {', '.join(counts)}" if counts else ""
 
 
 class SequenceNumbers:

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
-from itertools import cycle
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ...errors import NetworkError
 from ..sealing.sealer import ForgedError
+from .arrivals import Arrival, Arrivals
 from .bind import listen, read_frames, set_up
 from .channel import CONNECTION_LOST, DIRECTORY, KEYS_KNOWN, NOTHING, silence_error
 from .curve import Keys, ZapAuthenticator
@@ -27,14 +27,13 @@ from .message import LAUNCHER, MAX_ENCRYPTED_FRAME_BYTES, Buffer, Header, Malfor
 from .peer_connection import PeerConnection, PeerConnections, describe_states
 from .same_host import SHARED_MEMORY, SameHostPeers
 from .sealed_peers import BEGUN, SEALED, SealedPeers
-from .sequence_numbers import Arrival, EarlyMessages, SequenceNumbers
+from .sequence_numbers import SequenceNumbers
 from .shared_memory import ARENA_BYTES
 
 MAX_FRAME_BYTES = 1 << 30
 SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
 CHECK_S = 0.5  # between two checks of all connections
-LOCAL_FIRST = (True,) * 7 + (False,)  # by turns: a busy local socket may not hide the network
 SPIN_S = 100e-6  # a thread that sleeps may take longer than this to wake up; meanwhile others may have the core
 BULK_BYTES, BULK_S = 1 << 20, 0.05  # for so long after a message of so many bytes, cores are for those who move them
 _READABLE = int(zmq.POLLIN)  # a plain number is faster than a flag
@@ -67,9 +66,9 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         self.name, self.job, self.looking_s = name, job, 0.0
         self._keys, self._encrypted, self._max_frame_bytes = keys, encrypted, max_frame_bytes
         self._numbers = SequenceNumbers(name)
+        self._arrivals = Arrivals(self._read_local, self._read_network)
         self._same_host = SameHostPeers(host.partition(":")[0], size=shared_bytes)
         self._requeued: deque[Message] = deque()
-        self._early, self._released, self._local_first = EarlyMessages(), deque[Arrival](), cycle(LOCAL_FIRST)
         self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
         self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
@@ -90,12 +89,14 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     def introduce(self, directory: Mapping[str, str], *, key_owners: Mapping[str, str] = NOTHING) -> None:
         """Learn where peers listen, {name: endpoint}, and whose keys they hold: {name: owner}."""
         self._connections.introduce(directory, key_owners)
+        self._send_unroutable()
 
     def forget(self, peer: str) -> None:
         """The peer has ended for good: close the connection to it, and drop and count what is still sent to it."""
         self._ended_peers.add(peer)
         self._connections.forget(peer)
         self._same_host.forget(peer)
+        self._arrivals.forget(peer)
         self._sealed.forget(peer)
         for _ in self._unroutable.pop(peer, []):
             self._numbers.count_undelivered(peer)
@@ -143,7 +144,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         deadline = time.monotonic() + timeout_s
         while (message := self.poll()) is None:
             if (remaining_s := deadline - time.monotonic()) <= 0:
-                state = self._numbers.describe_malformed() + self._early.describe()
+                state = self._numbers.describe_malformed() + self._arrivals.describe()
                 raise silence_error(self.name, timeout_s, state=state + describe_states(list(self._connections)))
             self.wait(min(remaining_s, CHECK_S))
         return message
@@ -157,7 +158,7 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
             self._check_connections()
         if self._requeued:
             return self._requeued.popleft()
-        while (arrival := self._read()) is not None:
+        while (arrival := self._arrivals.read()) is not None:
             if (message := self._take(arrival)) is not None:
                 return message
         return None
@@ -169,6 +170,8 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     def wait(self, timeout_s: float, *, files: Collection[int] = ()) -> None:
         """Sleep until something may be there to `poll`, one of the file descriptors is readable, or time is up."""
         self._check_use()
+        if self._requeued or self._arrivals.is_ready or self._sealed.is_ready:
+            return
         new = [connection.monitor for connection in self._connections.new]
         sources: tuple[Any, ...] = (self._inbox, *new, *self._sealed.sources, *self._same_host.sockets.files, *files)
         polled, now, busy_s = [(one, _READABLE) for one in sources], time.monotonic(), time.thread_time()
@@ -187,11 +190,6 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     def statistics(self) -> dict[str, dict[str, int]]:
         """Count messages and tensor bytes so far, by peer; see `Channel`."""
         return self._numbers.statistics()
-
-    @property
-    def refused(self) -> int:
-        """How many connections were refused because their key is not on the list."""
-        return self._authenticator.refused
 
     def close(self) -> None:
         """Release the end point. Queued messages are still sent, for at most a second."""
@@ -241,12 +239,16 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
 
     def _update_directory(self, body: dict[str, Any]) -> None:
         """Take in the launcher's news of who has joined and who has ended, and send what had to wait for it."""
-        self.introduce(body["joined"], key_owners=body["key_owners"])
+        self._connections.introduce(body["joined"], body["key_owners"])
         if body["keys"]:
             self._keys.allowed.update(body["keys"])
             self.send(LAUNCHER, Message(KEYS_KNOWN, body={"owners": list(body["keys"])}))
         for name in body["gone"]:
             self.forget(name)
+        self._send_unroutable()
+
+    def _send_unroutable(self) -> None:
+        """Send what had to wait until it was known where its receiver listens."""
         for name in [name for name in self._unroutable if name in self._connections.directory]:
             for message in self._unroutable.pop(name):
                 self.send(name, message)
@@ -261,19 +263,15 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
             offers.append(self._sealed.offer(*to, message))
         return [offer for offer in offers if offer is not None]
 
-    def _read(self) -> Arrival | None:
-        """The next message that has arrived, in turns by local sockets and the network; None if there is none."""
-        if self._released:
-            return self._released.popleft()
-        first = self._read_local() if next(self._local_first) else None
-        return first or self._read_inbox() or self._read_sealed() or self._read_local()
-
     def _read_local(self) -> Arrival | None:
         while (arrived := self._same_host.sockets.receive()) is not None:
             peer, packet = arrived
             if (found := self._decode([packet], peer, peer)) is not None:
                 return Arrival(*found, is_local=True)
         return None
+
+    def _read_network(self) -> Arrival | None:
+        return self._read_inbox() or self._read_sealed()
 
     def _read_inbox(self) -> Arrival | None:
         while (frames := read_frames(self._inbox)) is not None:
@@ -312,11 +310,10 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
 
     def _take(self, arrival: Arrival) -> Message | None:
         """The message, for a role; None for one that is not the next, or that is for the channel itself."""
-        header, message, _ = arrival
+        message = arrival.message
         if not self._is_next(arrival):
             return None
-        if self._early:
-            self._released.extend(self._early.release(message.sender, header.sequence + 1))
+        self._arrivals.follow(arrival)
         if message.kind == DIRECTORY and message.sender == LAUNCHER:
             self._update_directory(message.body)
             return None
@@ -331,9 +328,12 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
         """Whether to read a message: not one that came before, follows a gap, or comes from a peer that has ended."""
         message, sequence = arrival.message, arrival.header.sequence
         expected, sender = self._numbers.next_expected(message.sender), message.sender.partition(SIDE)[0]
-        if sender in self._ended_peers or (sender in self._incomplete and sequence > expected):
+        if sender in self._ended_peers:
             return False
-        if sequence > expected and message.sender in self._same_host.senders and self._early.hold(arrival):
+        if sequence > expected and message.sender in self._same_host.sockets.senders and not arrival.is_again:
+            self._arrivals.put_aside(arrival)
+            return False
+        if sequence > expected and sender in self._incomplete:
             return False
         try:
             return self._numbers.check_arrival(sequence, message)

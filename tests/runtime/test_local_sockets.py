@@ -1,5 +1,6 @@
 """Local sockets: packets arrive whole and in order, from whom they were admitted from, and from nobody else."""
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -143,6 +144,47 @@ def test_another_user_is_not_heard(ends: tuple[LocalSockets, LocalSockets], monk
     a.connect("b", address)
     assert read(b) == read(b) == []
     assert not a.send("b", b"x")
+
+
+def test_another_user_is_told_no_token(
+    ends: tuple[LocalSockets, LocalSockets], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may have taken the name of a process that has ended."""
+    a, b = ends
+    address = b.admit("a")
+    assert address is not None
+    with monkeypatch.context() as other:
+        other.setattr(local_sockets.os, "geteuid", lambda: 12345)
+        a.connect("b", address)
+    assert not a._opening
+    assert read(b) == read(b) == []
+    assert not b.senders
+
+
+def test_without_descriptors_nobody_else_is_accepted(
+    ends: tuple[LocalSockets, LocalSockets], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for the file would else be woken for ever."""
+    a, b = ends
+    connect(a, b)
+
+    class Listener:
+        def __init__(self, own: socket.socket) -> None:
+            self.own, self.fileno, self.close = own, own.fileno, own.close
+
+        def accept(self) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    address = b.admit("c")
+    assert address is not None
+    assert b._listener is not None
+    monkeypatch.setattr(b, "_listener", Listener(b._listener))
+    with raw(address):
+        assert read(b) == []
+        assert b._poller is not None
+        assert b._poller.poll(0) == []
+    assert a.send("b", b"x")
+    assert read(b) == [("a", b"x")]
 
 
 def test_strangers_are_few(ends: tuple[LocalSockets, LocalSockets]) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cutset.runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors
+from cutset.ps.server.shared_tensors import SharedTensorLocation, SharedTensors
 
 
 def write_five(where):

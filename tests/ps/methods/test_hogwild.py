@@ -9,7 +9,7 @@ from regression import Regression, every, one_after_the_other, pieces, plain_sgd
 from cutset.errors import Diverged, UsageError
 from cutset.ps.methods.hogwild import Hogwild
 from cutset.ps.optimizers.standard import SGD, Adagrad
-from cutset.runtime.channel import shared_tensors
+from cutset.ps.server import shared_tensors
 
 
 def updates(statistics):

@@ -193,7 +193,7 @@ def test_messages_keep_their_order_by_either_way(opened: Opener) -> None:
     found = [b.receive(10) for _ in sizes]
     assert [(one.step, len(one.body["text"])) for one in found] == list(enumerate(sizes))
     assert (ways[True], ways[False]) == (160, 40)
-    assert not b._early._held
+    assert not b._arrivals._early
     to_and_fro(a, b, 1)
 
 
@@ -221,6 +221,40 @@ def test_a_message_that_is_missing_on_both_ways_is_lost(opened: Opener) -> None:
     assert caught.value.code == "E502"
 
 
+def test_a_message_that_the_network_has_lost_is_lost_at_once(opened: Opener) -> None:
+    a, b = pair(opened)
+    join_by_sockets(a, b)
+    a.send("b", Message("x", 1))
+    a._numbers.count_sent("b", Message("lost"))
+    a.send("b", Message("x", 2, body={"text": "y" * 100_000}))
+    assert b.receive(10).step == 1
+    with pytest.raises(NetworkError, match="1 lost or overtaken") as caught:
+        b.receive(10)
+    assert caught.value.code == "E502"
+
+
+def test_what_overtook_others_of_one_whose_connection_broke_is_read(opened: Opener) -> None:
+    """It was sent before that: a role that has ended, say."""
+    a, b = pair(opened)
+    join_by_sockets(a, b)
+    b._incomplete.add("a")
+    for step in range(40):
+        a.send("b", Message("x", step, body={"text": "y" * (100_000 if step % 2 else 1)}))
+    assert [b.receive(10).step for _ in range(40)] == list(range(40))
+
+
+def test_what_waits_of_one_that_has_ended_is_dropped(opened: Opener) -> None:
+    a, b = pair(opened)
+    join_by_sockets(a, b)
+    a._numbers.count_sent("b", Message("lost"))
+    a.send("b", Message("x"))
+    with pytest.raises(SilenceError):
+        b.receive(0.2)
+    assert b._arrivals._early
+    b.forget("a")
+    assert not b._arrivals._early
+
+
 def test_only_the_peer_itself_may_send_by_its_socket(opened: Opener) -> None:
     a, b = pair(opened)
     join_by_sockets(a, b)
@@ -238,14 +272,33 @@ def test_another_host_is_not_asked_for_a_socket() -> None:
     assert without.ask_for_socket("b", "tcp://10.0.0.1:1") is None
     assert here.ask_for_socket("b", "tcp://10.0.0.1:1") is not None
     assert here.ask_for_socket("b", "tcp://10.0.0.1:1") is None, "once"
+    question = Message(SHARED_MEMORY, body={"socket": {}}, sender="b")
+    assert without.handle(question) is None, "nothing is shared"
+    assert here.handle(question) is not None
+    assert here.handle(question) is None, "answered once"
+    here.close()
 
 
 @pytest.mark.parametrize("body", [None, 5, "x", [], ["x"], ["x", 3], [1, 2, 3], {"name": "x"}, ["", "0" * 64]])
 def test_an_address_that_is_nonsense_leads_nowhere(body: object) -> None:
     here = SameHostPeers("127.0.0.1")
+    assert here.ask_for_socket("a", "tcp://127.0.0.1:1") is not None
     assert here.handle(Message(SHARED_MEMORY, body={"socket": body}, sender="a")) is None
     assert not here.sockets.send("a", b"x")
     here.close()
+
+
+def test_an_address_that_nobody_asked_for_is_not_used(opened: Opener) -> None:
+    a, b = pair(opened)
+    address = b._same_host.sockets.admit("a")
+    assert address is not None
+    unasked = Message(SHARED_MEMORY, body={"socket": list(address)}, sender="b")
+    assert a._same_host.handle(unasked) is None
+    assert not a._same_host.sockets._opening
+    assert a._same_host.ask_for_socket("b", b.endpoint) is not None
+    for _ in range(2):
+        assert a._same_host.handle(unasked) is None
+    assert list(a._same_host.sockets._opening) == ["b"]
 
 
 def join_by_sockets(a: ZmqChannel, b: ZmqChannel) -> None:

@@ -92,7 +92,7 @@ def test_a_peer_that_refuses_our_key_is_named(opened: Opener) -> None:
     with pytest.raises(NetworkError, match=r"b \(tcp://127.0.0.1:\d+\) refused our key"):
         ask()
     assert b.poll() is None
-    assert b.refused == 1
+    assert b._authenticator.refused == 1
 
 
 def test_a_plain_peer_cannot_reach_the_inbox(opened: Opener) -> None:

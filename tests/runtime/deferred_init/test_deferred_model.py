@@ -35,9 +35,15 @@ def state(model):
 def replayed(deferred, wanted=None):
     found = {}
 
-    def sink(name, value):
-        assert name not in found
-        found[name] = value.detach().clone()
+    def sink(name, value, *, start=0):
+        whole = (state(deferred.model) if wanted is None else wanted)[name]
+        if value.numel() == whole.numel():
+            assert name not in found
+            found[name] = value.detach().clone()
+            return
+        parts = found.setdefault(name, torch.full(whole.shape, math.nan, dtype=value.dtype)).view(-1)
+        assert parts[start : start + value.numel()].isnan().all(), "each part once"
+        parts[start : start + value.numel()] = value
 
     deferred.replay(state(deferred.model) if wanted is None else wanted, sink)
     return found

@@ -34,8 +34,8 @@ PAYLOAD = (1500 - 52) / 1514  # of a full Ethernet frame what is not IP, TCP wit
 SAVED_S, PEAK = 2e-3, 1.25
 # A packet is what TCP hands over at once, to be cut up by the card: each takes cores the same time, however large, and
 # those are the emulated machines'. A message may arrive too early by as much as a packet takes on the wire.
-FRAME_BYTES, MAX_PACKET_BYTES = 1514, 61_440
-AT_ONCE_S = 1e-3
+FRAME_BYTES, MAX_PACKET_BYTES, PACKET_S = 1514, 61_440, 1e-3
+AT_ONCE_S = 2e-4
 QUEUE_BYTES = 64 << 20  # nothing is ever dropped: a full link delays
 COMMAND_S, UP_S = 20.0, 2.0
 _NAME = re.compile(r"cutset-(\d+)-(\d+)-\d+-(?:switch|\d+)")
@@ -169,7 +169,7 @@ class EmulatedCluster:
 
 def _limit_rate(namespace: str, device: str, rate: float) -> None:
     """Limit a device to send so many bytes/s."""
-    frames = max(2, math.floor(min(MAX_PACKET_BYTES, rate * AT_ONCE_S) / FRAME_BYTES))
+    frames = max(2, math.floor(min(MAX_PACKET_BYTES, rate * PACKET_S) / FRAME_BYTES))
     at_once = max(frames * FRAME_BYTES, math.ceil(rate * AT_ONCE_S))
     burst = max(at_once, math.ceil(rate * SAVED_S))
     how = ("rate", f"{math.ceil(rate * 8)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))

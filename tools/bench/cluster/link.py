@@ -5,6 +5,7 @@ what a message takes; sizes make a line, whose slope is more than that of the wi
 sent and decrypted when all of it is there.
 """
 
+import math
 import socket
 import statistics
 import time
@@ -25,6 +26,7 @@ from ...probe.measure_step import ProcessPlacement
 ENTRY = "cutset.tools.bench.cluster.link:run_probe"
 SIZES = (1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 ROUNDS, WARM_UP = 12, 3
+HANDLING_S, MAX_ROUNDS, MIN_BUSY_S = 1.0, 200, 0.1  # the system tells what cores did in hundredths of a second
 RAW_BYTES, CHUNK = 24 << 20, 1 << 20
 PEERS = ["probe-0", "probe-1"]
 TIMEOUT_S = 30.0
@@ -40,13 +42,13 @@ class LinkSetup(msgspec.Struct, frozen=True):
 class LinkSamples(msgspec.Struct, frozen=True):
     """What machine 0 measured: bytes/s of the raw connection, seconds of each round by size, and of each send.
 
-    busy_s: what all cores of the host did in the rounds of the largest size; None where the system does not say.
+    handled_per_s: as of `LinkTimes`.
     """
 
     raw: float
     rounds: dict[int, list[float]]
     sends: list[float]
-    busy_s: float | None
+    handled_per_s: float | None
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,7 @@ def measure_link(process_placement: ProcessPlacement) -> LinkTimes:
         first, _ = launcher.run()
     timed = msgspec.convert(first, LinkSamples, strict=False)
     points = [(size, statistics.median(times[WARM_UP:]) / 2) for size, times in sorted(timed.rounds.items())]
-    handled = 2 * 2 * ROUNDS * SIZES[-1]  # there and back, and at both ends
-    return LinkTimes(
-        timed.raw, tuple(points), statistics.median(timed.sends), handled / timed.busy_s if timed.busy_s else None
-    )
+    return LinkTimes(timed.raw, tuple(points), statistics.median(timed.sends), timed.handled_per_s)
 
 
 def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
@@ -85,16 +84,33 @@ def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     link_setup = msgspec.convert(setup, LinkSetup)
     mailbox = Mailbox(channel, timeout_s=TIMEOUT_S)
     raw = _receive_raw(mailbox, link_setup) if link_setup.machine else _send_raw(mailbox)
-    rounds, sends, before = dict[int, list[float]](), list[float](), None
+    rounds, sends = dict[int, list[float]](), list[float]()
     for number, size in enumerate(SIZES):
-        tensor, before = torch.zeros(size, dtype=torch.uint8), CoresUsed.read()
+        tensor = torch.zeros(size, dtype=torch.uint8)
         rounds[size] = [
             _time_round(mailbox, link_setup.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)
         ]
         progress.value = number + 1
-    after = CoresUsed.read()
-    busy_s = after.busy_s - before.busy_s if before and after else None
-    return msgspec.to_builtins(LinkSamples(raw, rounds, sends, busy_s), str_keys=True)  # type: ignore[no-any-return]
+    handled_per_s = _measure_handling(mailbox, link_setup.machine, raw)
+    samples = LinkSamples(raw, rounds, sends, handled_per_s)
+    return msgspec.to_builtins(samples, str_keys=True)  # type: ignore[no-any-return]
+
+
+def _measure_handling(mailbox: Mailbox, machine: int, raw: float) -> float | None:
+    """Return the bytes/s that a core handles at one end, of what all cores of the host do for some rounds.
+
+    raw: bytes/s of the connection, of which both machines know the same number. None where that is not known, and in
+    machine 1.
+    """
+    size = SIZES[-1]
+    rounds = min(MAX_ROUNDS, max(ROUNDS, math.ceil(HANDLING_S * raw / (2 * size))))
+    tensor, before = torch.zeros(size, dtype=torch.uint8), CoresUsed.read() if machine == 0 else None
+    for i in range(rounds):
+        _time_round(mailbox, machine, len(SIZES) << 10 | i, tensor, [])
+    after = CoresUsed.read() if machine == 0 else None
+    if before is None or after is None or after.busy_s - before.busy_s < MIN_BUSY_S:
+        return None
+    return 2 * 2 * rounds * size / (after.busy_s - before.busy_s)  # there and back, and at both ends
 
 
 def _time_round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor, sends: list[float]) -> float:

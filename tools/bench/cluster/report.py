@@ -1,6 +1,6 @@
 """What `cutset bench cluster` reports: the steps as a table, how they were measured, and whether promises hold."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -78,7 +78,7 @@ def _collect_facts(result: ClusterResult) -> dict[str, Any]:
         "rate": result.experiment.rate,
         "cores": result.cores,
         "emulated_flops": result.flops,
-        "link": {"raw": result.link.raw, "points": result.link.points, "message_s": result.link.message_s},
+        "link": asdict(result.link),
         "latency_s": result.cluster.latency_s,
         "bandwidth": result.cluster.bandwidth,
         "predicted_by_micro_batches": {str(count): seconds for count, seconds in result.candidates.items()},

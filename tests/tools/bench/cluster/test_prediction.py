@@ -99,7 +99,12 @@ def test_a_measured_link_is_no_faster_than_its_wire():
     assert linked.shared == (SharedCores((0, 1), 2, 1.5, network_per_s=3e8),)
     assert isinstance(linked, Cluster)
     assert (linked.bandwidth, linked.latency_s) == (90e6, pytest.approx(6e-4))
-    assert _link_machines(cluster, link, 110e6).bandwidth == pytest.approx(1e8)
+    unknown = replace(link, handled_per_s=None)
+    assert _link_machines(cluster, unknown, 110e6).bandwidth == pytest.approx(1e8)
+    assert _link_machines(cluster, unknown, 110e6).shared == (SharedCores((0, 1), 2, 1.5),)
+    slower = replace(link, handled_per_s=4e8)
+    own = _link_machines(cluster, slower, 500e6).bandwidth
+    assert own == pytest.approx(1 / (1e-8 - 2 / 4e8)), "what both ends do with a byte is in its line, too"
 
 
 @pytest.mark.usefixtures("constants")

@@ -14,8 +14,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from .message import DTYPES
-from .shared_memory import PAGE, Offer, create_memory, map_memory
+from ...runtime.channel.message import DTYPES
+from ...runtime.channel.shared_memory import PAGE, Offer, create_memory, map_memory
 
 
 class TensorRegion(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ import torch
 from descriptors import open_files
 from shared_writer import write_five
 
+from cutset.ps.server.shared_tensors import SharedTensorLocation, SharedTensors, TensorRegion
 from cutset.runtime.channel.shared_memory import Offer
-from cutset.runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors, TensorRegion
 
 TENSORS = {
     "value": torch.arange(5000, dtype=torch.float32),
