@@ -173,7 +173,7 @@ class LocalSockets:
         name = f"cutset-{secrets.token_hex(_NAME_BYTES)}"
         with ExitStack() as undo:
             try:
-                poller = undo.enter_context(select.epoll())
+                poller = self._poller or undo.enter_context(select.epoll())
                 listener = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
                 listener.setblocking(False)
                 listener.bind(f"\0{name}")
@@ -196,6 +196,7 @@ class LocalSockets:
         except OSError:  # no descriptor is left: who waits would be told for ever that somebody is there
             self._poller.unregister(self._listener.fileno())
             self._listener.close()
+            self._listener = None
             return
         if _read_user(stranger) != os.geteuid() or len(self._strangers) == MAX_STRANGERS:
             stranger.close()

@@ -43,7 +43,7 @@ DTYPES: dict[str, torch.dtype] = {
     )
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_NUMPY_DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
+NUMPY_DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
 
 
 class SharedSlot(msgspec.Struct, array_like=True, frozen=True):
@@ -283,7 +283,7 @@ def to_buffer(tensor: Tensor) -> Buffer:
     if tensor.numel() == 0:
         return b""
     is_plain = tensor.is_contiguous() and not tensor.requires_grad and not tensor.is_neg() and tensor.numel() > 1
-    if is_plain and tensor.dtype in _NUMPY_DTYPES:
+    if is_plain and tensor.dtype in NUMPY_DTYPES:
         return tensor.numpy().data.cast("B")  # what the following comes to, in a third of the time
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
     flat = flat.as_strided((flat.numel(),), (1,))  # view(-1) would keep the odd stride of a single element

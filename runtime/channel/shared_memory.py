@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .message import DTYPES, MalformedError, SharedSlot, to_buffer
+from .message import DTYPES, NUMPY_DTYPES, MalformedError, SharedSlot, to_buffer
 
 ARENA_BYTES = 1 << 30  # addresses of an arena; memory is taken where a slot is
-MIN_SLOT_BYTES = 8 << 10  # a smaller tensor is sent, encrypted, as quickly as its slot
+MIN_SLOT_BYTES = 8 << 10  # a smaller tensor is sent as quickly as its slot
 MIN_SHARED_BYTES = 64 << 10  # a smaller one is not worth a place of its own before it is sent
 KEPT_BYTES = 32 << 20  # from the beginning of a peer's pool: pages there stay mapped when they were read
 SLOTS = 4096 - 64
@@ -33,7 +33,7 @@ _FLAGS_AT = 64
 PAGE = mmap.PAGESIZE
 _DATA_AT = PAGE
 FREE, TAKEN = 0, 1
-_NUMPY_DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "int32", "uint8")}
+_NUMPY_DTYPES = {name: np.dtype(name) for name, dtype in DTYPES.items() if dtype in NUMPY_DTYPES}
 
 
 class Offer(msgspec.Struct, frozen=True):

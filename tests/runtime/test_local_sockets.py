@@ -161,9 +161,7 @@ def test_another_user_is_told_no_token(
     assert not b.senders
 
 
-def test_without_descriptors_nobody_else_is_accepted(
-    ends: tuple[LocalSockets, LocalSockets], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_descriptors_nobody_else_is_accepted(ends: tuple[LocalSockets, LocalSockets]) -> None:
     """Who waits for the file would else be woken for ever."""
     a, b = ends
     connect(a, b)
@@ -178,13 +176,17 @@ def test_without_descriptors_nobody_else_is_accepted(
     address = b.admit("c")
     assert address is not None
     assert b._listener is not None
-    monkeypatch.setattr(b, "_listener", Listener(b._listener))
+    b._listener = Listener(b._listener)  # type: ignore[assignment]
     with raw(address):
         assert read(b) == []
         assert b._poller is not None
         assert b._poller.poll(0) == []
     assert a.send("b", b"x")
     assert read(b) == [("a", b"x")]
+    a.forget("b")
+    connect(a, b, "c")  # who asks later is told where it listens again
+    assert a.send("b", b"y")
+    assert read(b) == [("c", b"y")]
 
 
 def test_strangers_are_few(ends: tuple[LocalSockets, LocalSockets]) -> None:

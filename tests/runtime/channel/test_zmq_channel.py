@@ -199,8 +199,8 @@ def test_a_channel_sleeps_at_once_while_large_tensors_travel(opened: Opener, mon
         looks += 1
 
     monkeypatch.setattr("cutset.runtime.channel.zmq_channel.os.sched_yield", look)
-    monkeypatch.setattr("cutset.runtime.channel.zmq_channel.SPIN_S", 1e-3)
-    b.wait(0.01)
+    monkeypatch.setattr("cutset.runtime.channel.zmq_channel.SPIN_S", 0.2)
+    b.wait(0.2)
     assert looks > 0
     monkeypatch.setattr("cutset.runtime.channel.zmq_channel.BULK_S", 60.0)
     a.send("b", Message("forward", tensors=(torch.zeros(1 << 18),)))
