@@ -7,6 +7,8 @@ Shapes: b batch, c channels in, o maps out, h/w image, p/q output rows and colum
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +25,52 @@ def local2d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tens
     """
     rows, columns, maps, channels, height, width = weight.shape
     _check_shapes(x, weight, bias, stride)
-    image = x.permute(2, 3, 1, 0).contiguous()  # [h, w, c, b]
-    patches = image.unfold(0, height, stride).unfold(1, width, stride)  # [p, q, c, b, i, j]
-    patches = patches.permute(0, 1, 2, 4, 5, 3).reshape(rows * columns, channels * height * width, x.shape[0])
+    image = x.permute(2, 3, 1, 0)  # [h, w, c, b]
+    gather: Callable[[Tensor, tuple[int, int], int], Tensor] = _gather
+    if x.requires_grad and not torch._C._are_functorch_transforms_active():  # which take no derivatives of our own
+        gather = _Gather.apply
+    patches = gather(image, (height, width), stride)  # [p, q, c, i, j, b]
+    patches = patches.reshape(rows * columns, channels * height * width, x.shape[0])
     filters = weight.reshape(rows * columns, maps, channels * height * width)
     if bias is None:
         y = torch.bmm(filters, patches)
     else:
         y = torch.baddbmm(bias.permute(1, 2, 0).reshape(rows * columns, maps, 1), filters, patches)
+    if y.requires_grad:  # its gradient comes permuted, as y leaves, and bmm would copy every matrix of it by itself
+        y.register_hook(_make_contiguous)  # type: ignore[no-untyped-call]
     return y.reshape(rows, columns, maps, x.shape[0]).permute(3, 2, 0, 1).contiguous()
+
+
+def _make_contiguous(gradient: Tensor | None) -> Tensor | None:
+    return gradient if gradient is None else gradient.contiguous()
+
+
+def _gather(image: Tensor, size: tuple[int, int], stride: int) -> Tensor:
+    """Return the patches [p, q, c, i, j, b] of an image [h, w, c, b], contiguous. size: (i, j)."""
+    patches = image.contiguous().unfold(0, size[0], stride).unfold(1, size[1], stride)  # [p, q, c, b, i, j]
+    return patches.permute(0, 1, 2, 4, 5, 3).contiguous()
+
+
+class _Gather(torch.autograd.Function):
+    """`_gather` with its derivative as a few sums of large slices: that of `unfold` adds up element by element."""
+
+    of_operator = True  # which a trace keeps whole, this derivative with it
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, size: tuple[int, int], stride: int) -> Tensor:
+        ctx.shape, ctx.stride = image.shape, stride
+        return _gather(image, size, stride)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (patches,) = gradients
+        rows, columns, stride = patches.shape[0], patches.shape[1], ctx.stride
+        image = patches.new_zeros(ctx.shape)
+        for i, of_row in enumerate(patches.unbind(3)):
+            band = image[i : i + rows * stride : stride]
+            for j, of_element in enumerate(of_row.unbind(3)):
+                band[:, j : j + columns * stride : stride].add_(of_element)
+        return image, None, None
 
 
 def _check_shapes(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> None:

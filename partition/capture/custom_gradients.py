@@ -117,7 +117,10 @@ def _uses_custom_function(value: Any) -> bool:
 
 
 def _find_custom_function(result: Tensor) -> Any:
-    """Return an autograd function, other than of an operator, among those that computed a result, or None."""
+    """Return an autograd function, other than of an operator, among those that computed a result, or None.
+
+    One within the body of an operator, which a trace keeps whole, says so by an attribute `of_operator`.
+    """
     pending, seen = list[Any]([result.grad_fn]), set[Any]()
     while pending:
         node = pending.pop()
@@ -126,9 +129,13 @@ def _find_custom_function(result: Tensor) -> Any:
         seen.add(node)
         pending += [before for before, _ in node.next_functions]
         function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not f"{function.__module__}.".startswith(TRACED):
+        if function is not None and not _is_of_operator(function):
             return function
     return None
+
+
+def _is_of_operator(function: Any) -> bool:
+    return getattr(function, "of_operator", False) or f"{function.__module__}.".startswith(TRACED)
 
 
 def _describe_definition(function: Callable[..., Any]) -> str:

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -67,6 +68,43 @@ def test_equals_a_linear_layer_a_position(data, stride, **settings):
 def test_gradients(stride, bias):
     values = operands(batch=2, channels=2, maps=3, rows=2, columns=3, stride=stride, spare=stride - 1, bias=bias)
     assert torch.autograd.gradcheck(local2d, values)
+    assert torch.autograd.gradgradcheck(local2d, values)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_gradients_of_each_sample():
+    x, weight, bias, stride = operands(batch=3, channels=2, maps=3, rows=2, columns=3)
+
+    def loss(compute, sample, parameters):
+        return compute(sample.unsqueeze(0) * parameters[0].mean(), *parameters, stride).square().sum()
+
+    with_patches, by_linear = (
+        torch.func.vmap(torch.func.grad(partial(loss, compute), argnums=(0, 1)), in_dims=(0, None))(x, (weight, bias))
+        for compute in (local2d, by_position)
+    )
+    torch.testing.assert_close(with_patches, by_linear, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_under_autocast():
+    values = [v.detach().float().requires_grad_() for v in operands(batch=3, channels=2, maps=3, rows=2, columns=3)[:3]]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = local2d(*values, 1)
+    assert y.dtype == torch.bfloat16
+    y.float().square().sum().backward()
+    found = [v.grad.clone() for v in values]
+    for value in values:
+        value.grad = None
+    by_position(*values, 1).square().sum().backward()
+    torch.testing.assert_close(found, [v.grad for v in values], rtol=0.1, atol=0.1)
+
+
+def test_gradients_where_it_is_compiled():
+    values = operands(batch=3, channels=2, maps=3, rows=2, columns=3)
+    compiled = torch.compile(lambda x, *others: local2d(x * 2, *others), backend="aot_eager", fullgraph=True)
+    found = torch.autograd.grad(compiled(*values).square().sum(), values[:3])
+    x, *others = values
+    expected = torch.autograd.grad(by_position(x * 2, *others).square().sum(), values[:3])
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
