@@ -7,7 +7,8 @@ model in one of these processes. Nothing is fitted to the steps.
 A prediction is for the machine as it was when it was measured, and the speed of one that others share changes by half
 within minutes. So each of a pair's rounds measures the machine anew, predicts what the plan takes on it, and runs the
 plan right after; the ratio is the median of the rounds' ratios, and a step that of their medians. A pair whose rounds
-disagree, on whether the step is near to its prediction or on whether one process is as good, has more of them.
+disagree, on whether the step is near to its prediction, faster or slower, or on whether one process is as good, has
+more of them.
 """
 
 import os
@@ -106,13 +107,13 @@ class PlannedPair:
     @property
     def step_holds(self) -> bool:
         """Whether the step is near enough to the prediction."""
-        return _is_near(self.ratio)
+        return not _side(self.ratio)
 
     @property
     def has_doubt(self) -> bool:
-        """Whether rounds disagree on `step_holds`, or on whether the cut or one process is the faster."""
+        """Whether rounds disagree on how the step is to its prediction, or on whether the cut or one process is faster."""
         alone = [one.alone_ratio for one in self.rounds if not _is_same(one.alone_ratio)]
-        return len({_is_near(one.ratio) for one in self.rounds}) > 1 or len({ratio > 1 for ratio in alone}) > 1
+        return len({_side(one.ratio) for one in self.rounds}) > 1 or len({ratio > 1 for ratio in alone}) > 1
 
     @property
     def bytes_predicted(self) -> int:
@@ -157,8 +158,9 @@ class PlannedPair:
         return _is_same(alone) or (alone <= 1) == self.says_fewer
 
 
-def _is_near(ratio: float) -> bool:
-    return STEP_WITHIN[0] <= ratio <= STEP_WITHIN[1]
+def _side(ratio: float) -> int:
+    """Return 0 where a prediction is near enough, -1 where it is too short, 1 where it is too long."""
+    return (ratio > STEP_WITHIN[1]) - (ratio < STEP_WITHIN[0])
 
 
 def _is_same(alone_ratio: float) -> bool:

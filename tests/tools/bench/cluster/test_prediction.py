@@ -149,6 +149,8 @@ def test_each_round_runs_right_after_the_machine_was_measured(monkeypatch: pytes
         ([1.0, 1.0, 1.0], [1.02, 0.98, 1.1], 3),  # ties agree with all
         ([1.0, 1.0, 1.0], [1.1, 1.1, 0.9], 7),
         ([1.0, 1.3, 1.0], [0.5, 0.5, 0.5], 7),
+        ([1.3, 1.4, 1.3], [0.5, 0.5, 0.5], 3),
+        ([1.3, 0.7, 1.3], [0.5, 0.5, 0.5], 7),  # all far off, to either side
     ],
 )
 def test_a_pair_whose_rounds_disagree_has_more(
