@@ -111,7 +111,7 @@ class PlannedPair:
 
     @property
     def has_doubt(self) -> bool:
-        """Whether rounds disagree on how the step is to its prediction, or on whether the cut or one process is faster."""
+        """Whether rounds disagree on how near the prediction is, or on whether the cut or one process is the faster."""
         alone = [one.alone_ratio for one in self.rounds if not _is_same(one.alone_ratio)]
         return len({_side(one.ratio) for one in self.rounds}) > 1 or len({ratio > 1 for ratio in alone}) > 1
 
