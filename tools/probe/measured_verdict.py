@@ -27,7 +27,8 @@ from .first_probe import save
 
 CLOSE = 1.25  # times as long as the other: where the prediction may say the wrong one
 MAX_STEP_S = 5.0  # of which a few take too long for a plan
-ROUNDS, STEPS_S, MIN_STEPS, MAX_STEPS = 3, 0.7, 5, 100  # of a round
+ROUNDS, MAX_ROUNDS = 3, 9  # more than the first where these disagree on which is faster
+STEPS_S, MIN_STEPS, MAX_STEPS = 0.7, 5, 100  # of a round
 WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.2, 2, 30
 Tell = Callable[[str], None]
 
@@ -92,13 +93,21 @@ def _name_steps(placement: Placement) -> str:
 
 
 def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple[float, float]:
-    """Return the median step of the cut and of one process with all cores; a round of one follows one of the other."""
+    """Return the step of the cut and that of one process with all cores.
+
+    A round of one follows one of the other, and their ratio is the median of the rounds' ratios: the speed of a machine
+    that others share changes by more than they differ, but not within seconds.
+    """
     flow = lower_cut(planned.capture.train, load_cut(planned.capture, planned.placement))
     alone = lower_cut(whole.train, one_machine_cut(whole.train))
     ways = [(planned.capture, programs(flow, training=True)), (whole, programs(alone, training=True))]
-    seconds = [[_measure_round(planned.placement, spec, *way) for way in ways] for _ in range(ROUNDS)]
-    cut_s, one_s = map(statistics.median, zip(*seconds, strict=True))
-    return cut_s, one_s
+    cut_s, ratios = list[float](), list[float]()
+    while len(ratios) < ROUNDS or (len({ratio > 1 for ratio in ratios}) > 1 and len(ratios) < MAX_ROUNDS):
+        cut, one = (_measure_round(planned.placement, spec, *way) for way in ways)
+        cut_s.append(cut)
+        ratios.append(one / cut)
+    step_s = statistics.median(cut_s)
+    return step_s, step_s * statistics.median(ratios)
 
 
 def _measure_round(placement: Placement, spec: TaskSpec, task: CapturedTask, made: Sequence[Program]) -> float:

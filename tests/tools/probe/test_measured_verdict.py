@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from cutset.partition.placement.placement_file import MeasuredSteps, to_json
 from cutset.tools.measured.saved_probe import make_key, make_saved_probe, read_saved_probe, save_probe
 from cutset.tools.probe import measure_step, measured_verdict
 from cutset.tools.probe.measure_step import StepTimes
-from cutset.tools.probe.measured_verdict import CLOSE, ROUNDS, measure_close
+from cutset.tools.probe.measured_verdict import CLOSE, MAX_ROUNDS, ROUNDS, measure_close
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.plan_request import DESKTOP, HERE, PlanRequest
@@ -65,6 +66,31 @@ def test_both_are_measured_by_turns_and_the_verdict_says_which_is_faster(
     )
     assert said == ["2 processes and one are predicted to be about as fast: measuring both"]
     assert msgspec.json.decode(to_json(placement))["measured"] == {"step_s": 0.002, "one_machine_s": 0.003}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "count", "expected"),
+    [
+        ([(2.0, 3.0), (20.0, 26.0), (4.0, 5.0)], ROUNDS, (4.0, 5.2)),  # of a machine that changes its speed
+        ([(2.0, 3.0), (2.0, 1.0), (2.0, 2.5)], MAX_ROUNDS, (2.0, 2.5)),
+        ([(2.0, 1.0), (2.0, 1.2), (2.0, 1.8)], ROUNDS, (2.0, 1.2)),
+    ],
+    ids=["the cut is faster", "they disagree", "one is faster"],
+)
+def test_rounds_are_compared_each_by_itself_and_more_are_run_where_they_disagree(
+    planned: PlannedTask,
+    whole: CapturedTask,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: list[tuple[float, float]],
+    count: int,
+    expected: tuple[float, float],
+) -> None:
+    seconds = [second for one in islice(cycle(rounds), count) for second in one]
+    monkeypatch.setattr(measure_step, "measure_programs", lambda *_, **more: StepTimes((seconds.pop(0),)))
+    placement = measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, lambda words: None, again=True).placement
+    assert placement.measured is not None
+    assert (placement.measured.step_s, placement.measured.one_machine_s) == pytest.approx(expected)
+    assert seconds == []
 
 
 def test_what_was_measured_is_kept_for_this_cut_and_not_where_it_is_measured_again(
