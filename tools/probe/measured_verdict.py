@@ -16,7 +16,7 @@ from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.placement.placement_file import MeasuredSteps, Placement
 from ...partition.placement.verdict import describe_measured
-from ...partition.planner.plan import TIME
+from ...partition.planner.plan import TIME, TIME_TOLERANCE
 from ...runtime.worker.program import Program, programs
 from ..measured.saved_probe import make_key, read_saved_probe
 from ..task.capture_task import CapturedTask
@@ -27,7 +27,7 @@ from .first_probe import save
 
 CLOSE = 1.25  # times as long as the other: where the prediction may say the wrong one
 MAX_STEP_S = 5.0  # of which a few take too long for a plan
-ROUNDS, MAX_ROUNDS = 3, 9  # more than the first where these disagree on which is faster
+ROUNDS, MAX_ROUNDS = 3, 5  # more than the first where these disagree on which is faster; each starts all processes
 STEPS_S, MIN_STEPS, MAX_STEPS = 0.7, 5, 100  # of a round
 WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.2, 2, 30
 Tell = Callable[[str], None]
@@ -73,6 +73,16 @@ def measure_close(
     return replace(planned, placement=msgspec.structs.replace(planned.placement, measured=measured))
 
 
+def is_tie(ratio: float) -> bool:
+    """Whether two steps of this ratio are as good as each other, as for the planner."""
+    return 1 / TIME_TOLERANCE < ratio < TIME_TOLERANCE
+
+
+def disagree(ratios: Sequence[float]) -> bool:
+    """Whether by some of these the one is faster, by others the other; ties agree with all."""
+    return len({ratio > 1 for ratio in ratios if not is_tie(ratio)}) > 1
+
+
 def _say_first(words: str, planned: PlannedTask) -> PlannedTask:
     placement = planned.placement
     return replace(planned, placement=msgspec.structs.replace(placement, verdict=f"{words} {placement.verdict}"))
@@ -102,7 +112,7 @@ def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple
     alone = lower_cut(whole.train, one_machine_cut(whole.train))
     ways = [(planned.capture, programs(flow, training=True)), (whole, programs(alone, training=True))]
     cut_s, ratios = list[float](), list[float]()
-    while len(ratios) < ROUNDS or (len({ratio > 1 for ratio in ratios}) > 1 and len(ratios) < MAX_ROUNDS):
+    while len(ratios) < ROUNDS or (disagree(ratios) and len(ratios) < MAX_ROUNDS):
         cut, one = (_measure_round(planned.placement, spec, *way) for way in ways)
         cut_s.append(cut)
         ratios.append(one / cut)

@@ -74,8 +74,9 @@ def test_both_are_measured_by_turns_and_the_verdict_says_which_is_faster(
         ([(2.0, 3.0), (20.0, 26.0), (4.0, 5.0)], ROUNDS, (4.0, 5.2)),  # of a machine that changes its speed
         ([(2.0, 3.0), (2.0, 1.0), (2.0, 2.5)], MAX_ROUNDS, (2.0, 2.5)),
         ([(2.0, 1.0), (2.0, 1.2), (2.0, 1.8)], ROUNDS, (2.0, 1.2)),
+        ([(2.0, 1.0), (2.0, 2.05), (2.0, 1.8)], ROUNDS, (2.0, 1.8)),
     ],
-    ids=["the cut is faster", "they disagree", "one is faster"],
+    ids=["the cut is faster", "they disagree", "one is faster", "ties agree with all"],
 )
 def test_rounds_are_compared_each_by_itself_and_more_are_run_where_they_disagree(
     planned: PlannedTask,

@@ -31,7 +31,7 @@ from ....runtime.worker.program import programs
 from ...probe.first_probe import find_machines
 from ...probe.fit_constants import fit_line
 from ...probe.measure_step import ProcessPlacement, StepTimes, measure_programs
-from ...probe.measured_verdict import measure_close
+from ...probe.measured_verdict import disagree, is_tie, measure_close
 from ...task.capture_task import CapturedTask, capture_task
 from ...task.load_task import TaskSpec, load_task
 from ...task.plan_request import HERE, PlanRequest
@@ -48,7 +48,6 @@ STEPS_S, MIN_STEPS, MAX_STEPS = 1.5, 30, 200  # of a round
 WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.3, 5, 50  # processes that have just begun share a core at first
 STEP_WITHIN = (0.85, 1.15)  # predicted over measured
 MEMORY_WITHIN = 0.1
-SAME = 0.03  # steps that differ by less are as good as each other, as the planner has it
 MIN_LATENCY_S = 1e-5
 Tell = Callable[[str], None]
 
@@ -112,8 +111,8 @@ class PlannedPair:
     @property
     def has_doubt(self) -> bool:
         """Whether rounds disagree on how near the prediction is, or on whether the cut or one process is the faster."""
-        alone = [one.alone_ratio for one in self.rounds if not _is_same(one.alone_ratio)]
-        return len({_side(one.ratio) for one in self.rounds}) > 1 or len({ratio > 1 for ratio in alone}) > 1
+        alone = [one.alone_ratio for one in self.rounds]
+        return len({_side(one.ratio) for one in self.rounds}) > 1 or disagree(alone)
 
     @property
     def bytes_predicted(self) -> int:
@@ -155,16 +154,12 @@ class PlannedPair:
     def fewer_holds(self) -> bool:
         """Whether it says so rightly."""
         alone = statistics.median(one.alone_ratio for one in self.rounds)
-        return _is_same(alone) or (alone <= 1) == self.says_fewer
+        return is_tie(alone) or (alone <= 1) == self.says_fewer
 
 
 def _side(ratio: float) -> int:
     """Return 0 where a prediction is near enough, -1 where it is too short, 1 where it is too long."""
     return (ratio > STEP_WITHIN[1]) - (ratio < STEP_WITHIN[0])
-
-
-def _is_same(alone_ratio: float) -> bool:
-    return abs(alone_ratio - 1) < SAME
 
 
 def measure_predictions(tell: Tell, pairs: Sequence[StandingPair] = STANDING_PAIRS) -> list[PlannedPair]:
