@@ -15,6 +15,7 @@ from ...errors import NetworkError
 from ...runtime.channel.channel import SilenceError, silence_error
 from ...runtime.channel.mailbox import Mailbox, MessageKey, describe_keys
 from ...runtime.channel.message import LAUNCHER, Message
+from .replay_limit import REPLAY_BYTES
 from .slice_session import SliceSession
 
 # What shards send to a client unasked or in answer, and the launcher of a shard that another role replaces.
@@ -42,6 +43,7 @@ class Sessions:
         self.mailbox = mailbox
         self.bytes_in_flight = 0
         self._max_replay_bytes = max_replay_bytes
+        self._expected_bytes = min(REPLAY_BYTES, max_replay_bytes)  # in the replay buffers, until a journal has them
         self._sessions = list(sessions)
         self._by_slice = {session.piece.number: session for session in sessions}
         self._peer_timeout_s = peer_timeout_s
@@ -85,14 +87,14 @@ class Sessions:
     def choose_flush(self, session: SliceSession, size: int) -> int:
         """Return the number of the push that shall be durable soon, where one more of `size` bytes follows; 0 for none.
 
-        It is in the older half of what is kept for the shard, where that is more than half of its share of the limit. A
-        shard need not write its journal again for a push that is in the one which it is writing, so it writes one for
-        each half of its share.
+        It is in the older half of what is kept for the shard, where that is more than half of its share of what is
+        expected. A shard need not write its journal again for a push that is in the one which it is writing, so it
+        writes one for each half of its share.
         """
         if self._replay_bytes + size > self._max_replay_bytes:
             return session.sent + 1  # as the next one waits
         shard, kept = session.piece.shard, session.sent + 1 - session.durable
-        is_half_full = self._kept_bytes[shard] + size > self._shares[shard] * self._max_replay_bytes / 2
+        is_half_full = self._kept_bytes[shard] + size > self._shares[shard] * self._expected_bytes / 2
         return session.durable + kept // 2 if is_half_full else 0
 
     @property
@@ -117,10 +119,15 @@ class Sessions:
         return self.mailbox.send(session.shard, message)
 
     def record_push(self, session: SliceSession, message: Message) -> None:
-        """Keep a push that was just sent, until it is durable, and count its bytes."""
+        """Keep a push that was just sent, until it is durable, and count its bytes.
+
+        Where more is kept than expected, journals take longer than half of that: from then on twice as much is kept.
+        """
         session.record_push(message)
         self.bytes_in_flight += message.bytes
         self._count_replay(session, message.bytes)
+        if self._replay_bytes > self._expected_bytes:
+            self._expected_bytes = min(2 * self._expected_bytes, self._max_replay_bytes)
 
     def wait_while(
         self,

@@ -3,6 +3,7 @@
 import pytest
 from client_bench import Bench, ramp
 
+from cutset.ps.client import sessions
 from cutset.ps.client.client import Client
 from cutset.ps.client.replay_limit import REPLAY_BYTES, choose_replay_bytes
 
@@ -52,6 +53,23 @@ def test_it_asks_for_one_journal_for_each_half_of_what_it_keeps(takes: int) -> N
         if asked > max(begun, session.durable):
             begun, ends, journals = session.sent, step + takes + 1, journals + 1
     assert journals <= 100 / 4
+
+
+@pytest.mark.parametrize(("takes", "kept_before"), [(1, 2), (3, 4), (7, 8)])
+def test_it_keeps_more_where_journals_take_longer(
+    monkeypatch: pytest.MonkeyPatch, takes: int, kept_before: int
+) -> None:
+    """takes: pushes that are made while a journal is written. kept_before: those kept when one is asked for at last."""
+    monkeypatch.setattr(sessions, "REPLAY_BYTES", 4 * ramp().nbytes)
+    client = client_that_keeps(16)
+    [session] = client._sessions
+    for step in range(30):
+        if push_asking(client, step):
+            kept = session.sent - session.durable - 1
+            for late in range(takes):
+                push_asking(client, step + late + 1)
+            client._sessions._acknowledge(session, session.sent, session.sent)
+    assert kept == kept_before
 
 
 def test_a_shard_is_not_asked_for_what_another_one_has_yet_to_write() -> None:
