@@ -102,25 +102,34 @@ def _name_steps(placement: Placement) -> str:
     return f"{placement.fingerprint.graph[:16]} {digest}"
 
 
-def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple[float, float]:
-    """Return the step of the cut and that of one process with all cores.
+def measure_both(spec: TaskSpec, placement: Placement, cut: CapturedTask, whole: CapturedTask) -> tuple[float, float]:
+    """Return the step of the cut and that of one process with all cores, measured one right after the other.
 
-    A round of one follows one of the other, and their ratio is the median of the rounds' ratios: the speed of a machine
-    that others share changes by more than they differ, but not within seconds.
+    cut, whole: the task as captured for the placement, and uncut.
     """
-    flow = lower_cut(planned.capture.train, load_cut(planned.capture, planned.placement))
+    flow = lower_cut(cut.train, load_cut(cut, placement))
     alone = lower_cut(whole.train, one_machine_cut(whole.train))
-    ways = [(planned.capture, programs(flow, training=True)), (whole, programs(alone, training=True))]
+    ways = [(cut, programs(flow, training=True)), (whole, programs(alone, training=True))]
+    cut_s, one_s = (_measure_step(placement, spec, *way) for way in ways)
+    return cut_s, one_s
+
+
+def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple[float, float]:
+    """Return both steps by some rounds.
+
+    Their ratio is the median of the rounds' ratios: the speed of a machine that others share changes by more than they
+    differ, but not within seconds.
+    """
     cut_s, ratios = list[float](), list[float]()
     while len(ratios) < ROUNDS or (disagree(ratios) and len(ratios) < MAX_ROUNDS):
-        cut, one = (_measure_round(planned.placement, spec, *way) for way in ways)
+        cut, one = measure_both(spec, planned.placement, planned.capture, whole)
         cut_s.append(cut)
         ratios.append(one / cut)
     step_s = statistics.median(cut_s)
     return step_s, step_s * statistics.median(ratios)
 
 
-def _measure_round(placement: Placement, spec: TaskSpec, task: CapturedTask, made: Sequence[Program]) -> float:
+def _measure_step(placement: Placement, spec: TaskSpec, task: CapturedTask, made: Sequence[Program]) -> float:
     from .measure_step import measure_programs  # with all that starts processes, which other plans do not need
 
     step_s = placement.predicted.step_s

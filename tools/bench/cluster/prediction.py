@@ -6,9 +6,9 @@ model in one of these processes. Nothing is fitted to the steps.
 
 A prediction is for the machine as it was when it was measured, and the speed of one that others share changes by half
 within minutes. So each of a pair's rounds measures the machine anew, predicts what the plan takes on it, and runs the
-plan right after; the ratio is the median of the rounds' ratios, and a step that of their medians. A pair whose rounds
-disagree, on whether the step is near to its prediction, faster or slower, or on whether one process is as good, has
-more of them.
+plan right after; the ratio is the median of the rounds' ratios, and a step that of their medians. So does it measure
+anew on what the plan's verdict rests, where that was measured. A pair whose rounds disagree, on whether the step is
+near to its prediction, faster or slower, or on whether one process is as good, has more of them.
 """
 
 import os
@@ -31,7 +31,7 @@ from ....runtime.worker.program import programs
 from ...probe.first_probe import find_machines
 from ...probe.fit_constants import fit_line
 from ...probe.measure_step import ProcessPlacement, StepTimes, measure_programs
-from ...probe.measured_verdict import disagree, is_tie, measure_close
+from ...probe.measured_verdict import disagree, is_tie, measure_both, measure_close
 from ...task.capture_task import CapturedTask, capture_task
 from ...task.load_task import TaskSpec, load_task
 from ...task.plan_request import HERE, PlanRequest
@@ -54,11 +54,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PredictedRound:
-    """A round: the step of the cut as predicted, then as measured, and that of the model in one process."""
+    """A round: the step of the cut as predicted, then as measured, and that of the model in one process.
+
+    said_ratio: what the plan says of the last over the first; where it measures that, as measured right before.
+    """
 
     predicted_s: float
     cut: StepTimes
     alone: StepTimes
+    said_ratio: float
 
     @property
     def ratio(self) -> float:
@@ -147,8 +151,7 @@ class PlannedPair:
     @property
     def says_fewer(self) -> bool:
         """Whether the plan says that one machine is as good as these."""
-        steps = self.placement.measured or self.placement.predicted
-        return steps.one_machine_s <= steps.step_s
+        return statistics.median(one.said_ratio for one in self.rounds) <= 1
 
     @property
     def fewer_holds(self) -> bool:
@@ -230,6 +233,10 @@ def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cl
 
 def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
     """Predict the step of the cut on machines as they were just measured; then measure it, and that of one process."""
+    said = one.placement.measured or one.placement.predicted
+    step_s, one_machine_s = said.step_s, said.one_machine_s
+    if one.placement.measured and one.rounds:  # else it was just planned
+        step_s, one_machine_s = measure_both(one.spec, one.placement, one.cut, one.whole)
     count = one.placement.micro_batches
     predicted_s = simulate(one.flow, cluster, micro_batches=count).step_s
     steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / predicted_s)))
@@ -251,7 +258,7 @@ def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
         micro_batches=count,
         workers=one.pair.machines if one.pair.rate else 1,
     )
-    one.rounds.append(PredictedRound(predicted_s, times, in_one_process))
+    one.rounds.append(PredictedRound(predicted_s, times, in_one_process, one_machine_s / step_s))
 
 
 def count_whole_bytes(dataflow: Dataflow, micro_batches: int) -> int:
@@ -296,8 +303,8 @@ def tabulate(rows: Sequence[PlannedPair]) -> BenchTable[PlannedPair]:
     notes = (
         f"A step is forward and backward; ratio: predicted over measured. Each is the median of {ROUNDS} rounds, which "
         f"measure the machine, predict, and run; of up to {MAX_ROUNDS} where these disagree. memory: of the process "
-        "that is furthest off, predicted over measured. fewer: whether the plan says that one process is as good; "
-        "right: whether it is.",
+        "that is furthest off, predicted over measured. fewer: whether the plan says that one process is as good, by "
+        "what each round measures for that where the plan did; right: whether it is.",
         "How many bytes go to experts follows from data: exact they are with the rows that need not travel.",
         "; ".join(f"{what}: {number} of {count}" for what, number in held.items()) + ".",
         f"{read_cores()} cores, load {os.getloadavg()[0]:.1f} at the end.",

@@ -4,9 +4,11 @@ from dataclasses import replace
 from itertools import cycle
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from cutset.partition.cluster.machines import Cluster, SharedCores, uniform_cluster
+from cutset.partition.placement.placement_file import MeasuredSteps
 from cutset.tools.bench.cluster import prediction
 from cutset.tools.bench.cluster.link import LinkTimes
 from cutset.tools.bench.cluster.prediction import (
@@ -48,6 +50,7 @@ def test_there_are_twenty_pairs_of_tasks_that_exist():
 def test_what_holds_is_counted():
     one, _ = plan_pair(PAIR, pytest.fail)
     said, memory = one.placement.predicted.step_s, one.placement.machines[0].memory_used_bytes
+    said_ratio = one.placement.predicted.one_machine_s / said
     memories = tuple(machine.memory_used_bytes for machine in one.placement.machines)
 
     def measured(cut_s: float, one_s: float, *, bytes_sent: int, factor: float) -> PlannedPair:
@@ -57,6 +60,7 @@ def test_what_holds_is_counted():
                 said * pace,
                 StepTimes((cut_s * pace * extra,), bytes_sent=bytes_sent, peak_bytes=taken),
                 StepTimes((one_s * pace,)),
+                said_ratio,
             )
             for pace, extra in ((1.0, 1.0), (2.0, 1.0), (1.5, 4.0))
         ]
@@ -86,7 +90,7 @@ def test_bytes_are_exact_with_the_rows_that_did_not_travel():
     assert one.bytes_predicted < whole
     for sent, left_out, exact in [(whole, 0, True), (whole - 96, 96, True), (whole - 96, 95, False)]:
         measured = StepTimes((1.0,), bytes_sent=sent, bytes_left_out=left_out)
-        assert replace(one, rounds=[PredictedRound(1.0, measured, measured)]).bytes_exact is exact
+        assert replace(one, rounds=[PredictedRound(1.0, measured, measured, 1.0)]).bytes_exact is exact
 
 
 def test_a_measured_link_is_no_faster_than_its_wire():
@@ -130,7 +134,7 @@ def test_each_round_runs_right_after_the_machine_was_measured(monkeypatch: pytes
     def run(one: Mock, cluster: int) -> None:
         order.append(f"run {one.pair.machines}")
         assert cluster in (0, len(order) - 1)
-        one.rounds.append(PredictedRound(1.0, StepTimes((0.25,)), StepTimes((0.5,))))
+        one.rounds.append(PredictedRound(1.0, StepTimes((0.25,)), StepTimes((0.5,)), 2.0))
 
     monkeypatch.setattr(prediction, "plan_pair", plan)
     monkeypatch.setattr(prediction, "_measure_machines", measure)
@@ -156,13 +160,31 @@ def test_each_round_runs_right_after_the_machine_was_measured(monkeypatch: pytes
 def test_a_pair_whose_rounds_disagree_has_more(
     monkeypatch: pytest.MonkeyPatch, cut_s: list[float], alone_s: list[float], rounds: int
 ) -> None:
-    found = cycle(PredictedRound(1.0, StepTimes((a,)), StepTimes((b,))) for a, b in zip(cut_s, alone_s, strict=True))
+    times = zip(cut_s, alone_s, strict=True)
+    found = cycle(PredictedRound(1.0, StepTimes((a,)), StepTimes((b,)), 1.0) for a, b in times)
     one = PlannedPair(PAIR, PAIR.spec, Mock(), Mock(), Mock(), Mock())
     monkeypatch.setattr(prediction, "plan_pair", lambda pair, tell: (one, 0))
     monkeypatch.setattr(prediction, "_measure_machines", lambda *ignored: 0)
     monkeypatch.setattr(prediction, "_measure_round", lambda pair, cluster: pair.rounds.append(next(found)))
     (measured,) = measure_predictions(lambda line: None, [PAIR])
     assert len(measured.rounds) == rounds
+
+
+@pytest.mark.usefixtures("constants")
+@pytest.mark.parametrize(("planned", "fewer"), [(MeasuredSteps(1.0, 1.2), True), (None, False)])
+def test_what_the_plan_measures_for_its_verdict_is_measured_anew_in_each_round(
+    monkeypatch: pytest.MonkeyPatch, planned: MeasuredSteps | None, fewer: bool
+) -> None:
+    one, cluster = plan_pair(PAIR, pytest.fail)
+    predicted = msgspec.structs.replace(one.placement.predicted, step_s=1.0, one_machine_s=1.3)
+    one.placement = msgspec.structs.replace(one.placement, measured=planned, predicted=predicted)
+    monkeypatch.setattr(prediction, "measure_programs", lambda *arguments, **more: StepTimes((1.0,)))
+    anew = iter([(2.0, 1.8), (1.0, 0.9)])
+    monkeypatch.setattr(prediction, "measure_both", lambda *arguments: next(anew))
+    for _ in range(3):
+        _measure_round(one, cluster)
+    assert [each.said_ratio for each in one.rounds] == ([1.2, 0.9, 0.9] if planned else [1.3] * 3)
+    assert one.says_fewer is fewer
 
 
 @pytest.mark.run
