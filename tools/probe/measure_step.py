@@ -4,12 +4,13 @@ A step is from the moment at which all workers of a replica begin with a batch t
 has all its gradients. What follows in training, fetching and pushing parameters, is not in it.
 """
 
+import math
 import statistics
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import msgspec
@@ -51,6 +52,12 @@ class ProcessPlacement:
 
 
 WARM_UP = 10
+TURN_S, MAX_TURN = (
+    0.3,
+    20,
+)  # of those that make steps in turn, about, and in steps; the first step of each is not counted
+Way = tuple[CapturedTask, Sequence[Program]]
+"""A task as it was captured for these programs, one for each machine."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +126,47 @@ def measure_programs(
         return _summarise(_run(roles, process_placement), warm_up, pauses=pauses)
 
 
-def _summarise(records: Sequence[WorkerRecord], warm_up: int, *, pauses: bool = True) -> StepTimes:
-    """Return the times of the steps: without pauses, from the end of one to the end of the next."""
-    ends = list(zip(*(record.times[warm_up - (not pauses) :] for record in records), strict=True))
+def measure_in_turn(
+    spec: TaskSpec,
+    ways: Sequence[Way],
+    *,
+    steps: int,
+    step_s: float,
+    warm_up: int = WARM_UP,
+    micro_batches: int = 1,
+    process_placement: ProcessPlacement | None = None,
+    workers: int = 1,
+) -> list[StepTimes]:
+    """Measure several ways to make the same steps, as `measure_programs` does each.
+
+    All their processes are there at once, and make a few steps in turn: the speed of a machine that others share
+    changes by more than the ways differ. The first step of a turn finds caches as others have left them, and is not
+    counted. step_s: what a step takes, about.
+    """
+    process_placement = process_placement or ProcessPlacement()
+    counted = max(1, min(MAX_TURN, steps, round(TURN_S / step_s)))
+    turns, turn = math.ceil((warm_up + steps) / counted), counted + 1
+    leaders, roles = [worker_name(number, 0) for number in range(len(ways))], list[Role]()
+    with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
+        for number, (ready, programs) in enumerate(ways):
+            own = Path(folder) / str(number)
+            own.mkdir()
+            setup = make_setup(spec, ready, own, steps=turns * turn, micro_batches=micro_batches)
+            setup = msgspec.structs.replace(setup, turn=turn, leaders=leaders, leader=number)
+            roles += make_roles(
+                STEP_ENTRY, setup, programs, process_placement=process_placement, workers=workers, number=number
+            )
+        records = iter(_run(roles, process_placement))
+    return [_summarise(list(islice(records, len(programs))), warm_up, turn=turn) for _, programs in ways]
+
+
+def _summarise(records: Sequence[WorkerRecord], warm_up: int, *, pauses: bool = True, turn: int = 0) -> StepTimes:
+    """Return the times of the steps: without pauses, from the end of one to the end of the next.
+
+    turn: of so many steps the first is not counted, 0 where all are.
+    """
+    times = [[one for step, one in enumerate(r.times) if not turn or step % turn] for r in records]
+    ends = list(zip(*(own[warm_up - (not pauses) :] for own in times), strict=True))
     last = [max(end for _, end, _ in step) for step in ends]
     took = [end - min(begin for begin, _, _ in step) for end, step in zip(last, ends, strict=True)]
     if not pauses:
@@ -140,9 +185,13 @@ def make_roles(
     process_placement: ProcessPlacement,
     paces: Sequence[Sequence[Mapping[str, float]]] = (),
     workers: int = 1,
+    number: int = 0,
 ) -> list[Role]:
-    """Return one role for each program, each with an equal part of the cores of its host. workers: at least so many."""
-    names = [worker_name(0, machine) for machine in range(len(programs))]
+    """Return one role for each program, each with an equal part of the cores of its host. workers: at least so many.
+
+    number: of the replica, by which they are named.
+    """
+    names = [worker_name(number, machine) for machine in range(len(programs))]
     workers = max(workers, len(names), len(process_placement.hosts))
     roles = []
     for machine, (name, program) in enumerate(zip(names, programs, strict=True)):

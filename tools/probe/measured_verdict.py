@@ -17,7 +17,7 @@ from ...partition.dataflow.lowering import lower_cut
 from ...partition.placement.placement_file import MeasuredSteps, Placement
 from ...partition.placement.verdict import describe_measured
 from ...partition.planner.plan import TIME, TIME_TOLERANCE
-from ...runtime.worker.program import Program, programs
+from ...runtime.worker.program import programs
 from ..measured.saved_probe import make_key, read_saved_probe
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
@@ -27,8 +27,8 @@ from .first_probe import save
 
 CLOSE = 1.25  # times as long as the other: where the prediction may say the wrong one
 MAX_STEP_S = 5.0  # of which a few take too long for a plan
-ROUNDS, MAX_ROUNDS = 3, 5  # more than the first where these disagree on which is faster; each starts all processes
-STEPS_S, MIN_STEPS, MAX_STEPS = 0.7, 5, 100  # of a round
+ROUNDS, MAX_ROUNDS = 2, 4  # more than the first where these disagree on which is faster; each starts all processes
+STEPS_S, MIN_STEPS, MAX_STEPS = 3.0, 5, 200  # of a round, of each of the two
 WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.2, 2, 30
 Tell = Callable[[str], None]
 
@@ -103,22 +103,31 @@ def _name_steps(placement: Placement) -> str:
 
 
 def measure_both(spec: TaskSpec, placement: Placement, cut: CapturedTask, whole: CapturedTask) -> tuple[float, float]:
-    """Return the step of the cut and that of one process with all cores, measured one right after the other.
+    """Return the step of the cut and that of one process with all cores, measured in turn.
 
     cut, whole: the task as captured for the placement, and uncut.
     """
+    from .measure_step import measure_in_turn  # with all that starts processes, which other plans do not need
+
     flow = lower_cut(cut.train, load_cut(cut, placement))
     alone = lower_cut(whole.train, one_machine_cut(whole.train))
-    ways = [(cut, programs(flow, training=True)), (whole, programs(alone, training=True))]
-    cut_s, one_s = (_measure_step(placement, spec, *way) for way in ways)
+    step_s = placement.predicted.step_s
+    ways = measure_in_turn(
+        spec,
+        [(cut, programs(flow, training=True)), (whole, programs(alone, training=True))],
+        steps=min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / step_s))),
+        step_s=step_s,
+        warm_up=min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / step_s))),
+        micro_batches=placement.micro_batches,
+    )
+    cut_s, one_s = (way.median_s for way in ways)
     return cut_s, one_s
 
 
 def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple[float, float]:
     """Return both steps by some rounds.
 
-    Their ratio is the median of the rounds' ratios: the speed of a machine that others share changes by more than they
-    differ, but not within seconds.
+    Their ratio is the median of the rounds' ratios, each of processes of its own.
     """
     cut_s, ratios = list[float](), list[float]()
     while len(ratios) < ROUNDS or (disagree(ratios) and len(ratios) < MAX_ROUNDS):
@@ -127,13 +136,3 @@ def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple
         ratios.append(one / cut)
     step_s = statistics.median(cut_s)
     return step_s, step_s * statistics.median(ratios)
-
-
-def _measure_step(placement: Placement, spec: TaskSpec, task: CapturedTask, made: Sequence[Program]) -> float:
-    from .measure_step import measure_programs  # with all that starts processes, which other plans do not need
-
-    step_s = placement.predicted.step_s
-    steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / step_s)))
-    warm_up = min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / step_s)))
-    count = placement.micro_batches
-    return measure_programs(spec, task, made, steps=steps, warm_up=warm_up, micro_batches=count).median_s

@@ -54,6 +54,9 @@ class StepSetup(msgspec.Struct, frozen=True):
 
     pace: of an emulated machine, the seconds that each segment takes at least, by kind. pauses: whether all workers
     wait for each other before every step; else before the first one, and steps follow each other at once.
+
+    turn: how many steps these workers make before others make theirs, 0 where there are no others. leaders: the worker
+    of machine 0 of each of those that take turns, in their order; leader: the number of this one's.
     """
 
     spec: TaskSpec
@@ -65,6 +68,9 @@ class StepSetup(msgspec.Struct, frozen=True):
     steps: int
     pace: list[Mapping[str, float]] = []
     pauses: bool = True
+    turn: int = 0
+    leaders: list[str] = []
+    leader: int = 0
 
 
 class _CountingMailbox(Mailbox):
@@ -87,16 +93,37 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
     times, sent, left_out = [], 0, 0
     for step in range(config.steps):
         worker.gradients.zero_()
-        progress.value = step
+        if config.turn and step % config.turn == 0:
+            progress.value = None  # while others take their turn
+            if worker.program.machine == 0:
+                _await_turn(config, mailbox, step)
         waits = config.pauses or not step
         begin = agree_on_start(mailbox, config.peers, worker.program.machine, step) if waits else time.monotonic()
+        progress.value = step
         busy, sent, left_out = time.thread_time(), mailbox.bytes_sent, worker.remote.bytes_left_out
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
+        if config.turn and worker.program.machine == 0 and (step + 1) % config.turn == 0:
+            _end_turn(config, mailbox, step)
     sent, left_out = mailbox.bytes_sent - sent, worker.remote.bytes_left_out - left_out
     record = WorkerRecord(times, sent, left_out, before, read_peak_bytes())
     del pushed
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]
+
+
+def _await_turn(config: StepSetup, mailbox: Mailbox, step: int) -> None:
+    """Wait until those before have made their turn; the first ones wait for the last, with their turn before."""
+    if config.leader:
+        mailbox.wait([(config.leaders[config.leader - 1], "turn", step, 0, 0)])
+    elif step:
+        mailbox.wait([(config.leaders[-1], "turn", step - config.turn, 0, 0)])
+
+
+def _end_turn(config: StepSetup, mailbox: Mailbox, step: int) -> None:
+    """Let the next ones make their turn, after the last step of one."""
+    following = (config.leader + 1) % len(config.leaders)
+    if following or step + 1 < config.steps:
+        mailbox.send(config.leaders[following], Message("turn", step + 1 - config.turn))
 
 
 def restart_peak() -> None:

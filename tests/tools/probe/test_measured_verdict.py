@@ -14,7 +14,7 @@ from cutset.partition.cluster.machines import SharedCores, uniform_cluster
 from cutset.partition.placement.placement_file import MeasuredSteps, to_json
 from cutset.tools.measured.saved_probe import make_key, make_saved_probe, read_saved_probe, save_probe
 from cutset.tools.probe import measure_step, measured_verdict
-from cutset.tools.probe.measure_step import StepTimes
+from cutset.tools.probe.measure_step import StepTimes, Way
 from cutset.tools.probe.measured_verdict import CLOSE, MAX_ROUNDS, ROUNDS, measure_close
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.load_task import TaskSpec
@@ -44,11 +44,11 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """How many programs were measured each time: steps take no time, and are said to take 2 ms, cut, and 3 ms."""
     made = list[int]()
 
-    def measure_programs(spec: object, task: object, programs: Sequence[object], **more: object) -> StepTimes:
-        made.append(len(programs))
-        return StepTimes((0.002 if len(programs) > 1 else 0.003,))
+    def measure_in_turn(spec: object, ways: Sequence[Way], **more: object) -> list[StepTimes]:
+        made.extend(len(programs) for _, programs in ways)
+        return [StepTimes((0.002 if len(programs) > 1 else 0.003,)) for _, programs in ways]
 
-    monkeypatch.setattr(measure_step, "measure_programs", measure_programs)
+    monkeypatch.setattr(measure_step, "measure_in_turn", measure_in_turn)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return made
 
@@ -71,10 +71,10 @@ def test_both_are_measured_by_turns_and_the_verdict_says_which_is_faster(
 @pytest.mark.parametrize(
     ("rounds", "count", "expected"),
     [
-        ([(2.0, 3.0), (20.0, 26.0), (4.0, 5.0)], ROUNDS, (4.0, 5.2)),  # of a machine that changes its speed
-        ([(2.0, 3.0), (2.0, 1.0), (2.0, 2.5)], MAX_ROUNDS, (2.0, 2.5)),
-        ([(2.0, 1.0), (2.0, 1.2), (2.0, 1.8)], ROUNDS, (2.0, 1.2)),
-        ([(2.0, 1.0), (2.0, 2.05), (2.0, 1.8)], ROUNDS, (2.0, 1.8)),
+        ([(2.0, 3.0), (20.0, 24.0)], ROUNDS, (11.0, 14.85)),  # of a machine that changes its speed
+        ([(2.0, 2.5), (2.0, 1.0)], MAX_ROUNDS, (2.0, 1.75)),
+        ([(2.0, 1.0), (2.0, 1.2)], ROUNDS, (2.0, 1.1)),
+        ([(2.0, 2.05), (2.0, 1.8)], ROUNDS, (2.0, 1.925)),
     ],
     ids=["the cut is faster", "they disagree", "one is faster", "ties agree with all"],
 )
@@ -86,12 +86,14 @@ def test_rounds_are_compared_each_by_itself_and_more_are_run_where_they_disagree
     count: int,
     expected: tuple[float, float],
 ) -> None:
-    seconds = [second for one in islice(cycle(rounds), count) for second in one]
-    monkeypatch.setattr(measure_step, "measure_programs", lambda *_, **more: StepTimes((seconds.pop(0),)))
+    left = list(islice(cycle(rounds), count))
+    monkeypatch.setattr(
+        measure_step, "measure_in_turn", lambda *_, **more: [StepTimes((second,)) for second in left.pop(0)]
+    )
     placement = measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, lambda words: None, again=True).placement
     assert placement.measured is not None
     assert (placement.measured.step_s, placement.measured.one_machine_s) == pytest.approx(expected)
-    assert seconds == []
+    assert left == []
 
 
 def test_what_was_measured_is_kept_for_this_cut_and_not_where_it_is_measured_again(
@@ -116,7 +118,9 @@ def test_where_fewer_are_allowed_and_one_is_faster_the_plan_is_of_one(
 ) -> None:
     seconds = {1: 0.002, 2: 0.003}
     monkeypatch.setattr(
-        measure_step, "measure_programs", lambda spec, task, programs, **more: StepTimes((seconds[len(programs)],))
+        measure_step,
+        "measure_in_turn",
+        lambda spec, ways, **more: [StepTimes((seconds[len(programs)],)) for _, programs in ways],
     )
     assert save_probe(make_saved_probe(make_key(2), uniform_cluster(1), busy=0.0, seconds=1.0)) == ""
     request = PlanRequest(max_machines=2, cluster=HERE)
@@ -161,10 +165,10 @@ def test_nothing_is_measured_where_the_prediction_tells_or_the_machines_are_othe
 def test_a_step_that_cannot_be_measured_leaves_the_plan_as_it_is(
     planned: PlannedTask, whole: CapturedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure_programs(*arguments: object, **more: object) -> StepTimes:
+    def measure_in_turn(*arguments: object, **more: object) -> list[StepTimes]:
         raise ProcessLost("E609", "a worker ran out of memory")
 
-    monkeypatch.setattr(measure_step, "measure_programs", measure_programs)
+    monkeypatch.setattr(measure_step, "measure_in_turn", measure_in_turn)
     said = list[str]()
     assert measure_close(planned, whole, SPEC, REQUEST, HERE_TWO, said.append, again=True) is planned
     assert said[1:] == ["they could not be measured: a worker ran out of memory"]

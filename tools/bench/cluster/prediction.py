@@ -14,7 +14,7 @@ near to its prediction, faster or slower, or on whether one process is as good, 
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,7 +30,7 @@ from ....runtime.hosts.versions import read_cores
 from ....runtime.worker.program import programs
 from ...probe.first_probe import find_machines
 from ...probe.fit_constants import fit_line
-from ...probe.measure_step import ProcessPlacement, StepTimes, measure_programs
+from ...probe.measure_step import ProcessPlacement, StepTimes, measure_in_turn
 from ...probe.measured_verdict import disagree, is_tie, measure_both, measure_close
 from ...task.capture_task import CapturedTask, capture_task
 from ...task.load_task import TaskSpec, load_task
@@ -44,7 +44,7 @@ from .lockstep_vs_pipelined import count_step_bytes
 from .standing_pairs import STANDING_PAIRS, StandingPair
 
 ROUNDS, MAX_ROUNDS = 3, 7  # more than the first where these disagree
-STEPS_S, MIN_STEPS, MAX_STEPS = 1.5, 30, 200  # of a round
+STEPS_S, MIN_STEPS, MAX_STEPS = 3.0, 30, 400  # of a round, of the cut and of one process
 WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.3, 5, 50  # processes that have just begun share a core at first
 STEP_WITHIN = (0.85, 1.15)  # predicted over measured
 MEMORY_WITHIN = 0.1
@@ -241,23 +241,18 @@ def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
     predicted_s = simulate(one.flow, cluster, micro_batches=count).step_s
     steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / predicted_s)))
     warm_up = min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / predicted_s)))
-    cut, alone = programs(one.flow, training=True), lower_cut(one.whole.train, one_machine_cut(one.whole.train))
-    if one.pair.rate:
-        with _emulate(one.pair) as (where, _):
-            times = measure_programs(
-                one.spec, one.cut, cut, steps=steps, warm_up=warm_up, micro_batches=count, process_placement=where
-            )
-    else:
-        times = measure_programs(one.spec, one.cut, cut, steps=steps, warm_up=warm_up, micro_batches=count)
-    in_one_process = measure_programs(
-        one.spec,
-        one.whole,
-        programs(alone, training=True),
-        steps=steps,
-        warm_up=warm_up,
-        micro_batches=count,
-        workers=one.pair.machines if one.pair.rate else 1,
-    )
+    alone = lower_cut(one.whole.train, one_machine_cut(one.whole.train))
+    with _emulate(one.pair) if one.pair.rate else nullcontext((None, 0.0)) as (where, _):
+        times, in_one_process = measure_in_turn(
+            one.spec,
+            [(one.cut, programs(one.flow, training=True)), (one.whole, programs(alone, training=True))],
+            steps=steps,
+            step_s=predicted_s,
+            warm_up=warm_up,
+            micro_batches=count,
+            process_placement=where,
+            workers=one.pair.machines if one.pair.rate else 1,
+        )
     one.rounds.append(PredictedRound(predicted_s, times, in_one_process, one_machine_s / step_s))
 
 
