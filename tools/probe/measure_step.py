@@ -52,10 +52,7 @@ class ProcessPlacement:
 
 
 WARM_UP = 10
-TURN_S, MAX_TURN = (
-    0.3,
-    20,
-)  # of those that make steps in turn, about, and in steps; the first step of each is not counted
+TURN_S, MAX_TURN = 0.3, 20  # seconds of a turn, about, and the most steps of it that count
 Way = tuple[CapturedTask, Sequence[Program]]
 """A task as it was captured for these programs, one for each machine."""
 

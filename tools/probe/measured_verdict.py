@@ -45,12 +45,15 @@ def measure_close(
 ) -> PlannedTask:
     """Return a plan with both steps as measured, and a verdict that says so, where predictions of them are close.
 
-    A plan that is not for several processes of this machine is returned as it is. Where one process is faster, and
+    A plan that is not for several processes of this machine is returned as it is, and one that the machine has no
+    memory for beside the whole model. Where one process is faster, and
     fewer were allowed, the plan is of one. whole: the task as captured uncut. cluster: that was planned for. tell: as
     of `find_machines`; again: measure, and keep nothing.
     """
     placement = planned.placement
-    if request.source != HERE or request.replicas > 1 or len(placement.machines) == 1 or not _is_close(placement):
+    if request.source != HERE or request.replicas > 1 or len(placement.machines) == 1:
+        return planned
+    if not _is_close(placement) or not _fits_beside_one(placement, cluster):
         return planned
     saved, _ = read_saved_probe(make_key(request.processes))
     name = _name_steps(placement)
@@ -93,6 +96,13 @@ def _is_close(placement: Placement) -> bool:
     step_s, one_s = placement.predicted.step_s, placement.predicted.one_machine_s
     fits = all(candidate.fits for candidate in placement.candidates if candidate.machines == 1)
     return fits and placement.objective == TIME and 1 / CLOSE < one_s / step_s < CLOSE and step_s < MAX_STEP_S
+
+
+def _fits_beside_one(placement: Placement, cluster: Cluster) -> bool:
+    """Whether the machine has the memory for the plan's processes and one with the whole model at once."""
+    alone = min((one.peak_memory_bytes for one in placement.candidates if one.machines == 1), default=0)
+    taken = alone + sum(machine.memory_used_bytes for machine in placement.machines)
+    return taken <= sum(machine.memory_bytes for machine in cluster.machines)
 
 
 def _name_steps(placement: Placement) -> str:

@@ -142,6 +142,18 @@ def test_a_model_that_one_process_has_no_memory_for_is_not_measured(
     assert measure_close(plan, whole, SPEC, REQUEST, HERE_TWO, pytest.fail) is plan
 
 
+@pytest.mark.parametrize(("missing", "measures"), [(0, True), (2, False)])
+def test_plans_are_not_measured_that_have_no_memory_beside_the_whole_model(
+    planned: PlannedTask, whole: CapturedTask, measured: list[int], missing: int, measures: bool
+) -> None:
+    placement = planned.placement
+    (alone,) = [one.peak_memory_bytes for one in placement.candidates if one.machines == 1]
+    both = alone + sum(machine.memory_used_bytes for machine in placement.machines)
+    machines = tuple(replace(one, memory_bytes=both // 2 + 1 - missing) for one in HERE_TWO.machines)
+    measure_close(planned, whole, SPEC, REQUEST, replace(HERE_TWO, machines=machines), lambda words: None, again=True)
+    assert bool(measured) is measures
+
+
 @pytest.mark.parametrize(
     ("request_", "step_s", "one_s"),
     [
