@@ -56,13 +56,13 @@ Tell = Callable[[str], None]
 class PredictedRound:
     """A round: the step of the cut as predicted, then as measured, and that of the model in one process.
 
-    said_ratio: what the plan says of the last over the first; where it measures that, as measured right before.
+    planned_ratio: what the plan says of the last over the first; where it measures that, as measured right before.
     """
 
     predicted_s: float
     cut: StepTimes
     alone: StepTimes
-    said_ratio: float
+    planned_ratio: float
 
     @property
     def ratio(self) -> float:
@@ -151,7 +151,7 @@ class PlannedPair:
     @property
     def says_fewer(self) -> bool:
         """Whether the plan says that one machine is as good as these."""
-        return statistics.median(one.said_ratio for one in self.rounds) <= 1
+        return statistics.median(one.planned_ratio for one in self.rounds) <= 1
 
     @property
     def fewer_holds(self) -> bool:
@@ -233,8 +233,8 @@ def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cl
 
 def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
     """Predict the step of the cut on machines as they were just measured; then measure it, and that of one process."""
-    said = one.placement.measured or one.placement.predicted
-    step_s, one_machine_s = said.step_s, said.one_machine_s
+    verdict = one.placement.measured or one.placement.predicted
+    step_s, one_machine_s = verdict.step_s, verdict.one_machine_s
     if one.placement.measured and one.rounds:  # else it was just planned
         step_s, one_machine_s = measure_both(one.spec, one.placement, one.cut, one.whole)
     count = one.placement.micro_batches

@@ -50,7 +50,7 @@ def test_there_are_twenty_pairs_of_tasks_that_exist():
 def test_what_holds_is_counted():
     one, _ = plan_pair(PAIR, pytest.fail)
     said, memory = one.placement.predicted.step_s, one.placement.machines[0].memory_used_bytes
-    said_ratio = one.placement.predicted.one_machine_s / said
+    planned_ratio = one.placement.predicted.one_machine_s / said
     memories = tuple(machine.memory_used_bytes for machine in one.placement.machines)
 
     def measured(cut_s: float, one_s: float, *, bytes_sent: int, factor: float) -> PlannedPair:
@@ -60,7 +60,7 @@ def test_what_holds_is_counted():
                 said * pace,
                 StepTimes((cut_s * pace * extra,), bytes_sent=bytes_sent, peak_bytes=taken),
                 StepTimes((one_s * pace,)),
-                said_ratio,
+                planned_ratio,
             )
             for pace, extra in ((1.0, 1.0), (2.0, 1.0), (1.5, 4.0))
         ]
@@ -183,7 +183,7 @@ def test_what_the_plan_measures_for_its_verdict_is_measured_anew_in_each_round(
     monkeypatch.setattr(prediction, "measure_both", lambda *arguments: next(anew))
     for _ in range(3):
         _measure_round(one, cluster)
-    assert [each.said_ratio for each in one.rounds] == ([1.2, 0.9, 0.9] if planned else [1.3] * 3)
+    assert [each.planned_ratio for each in one.rounds] == ([1.2, 0.9, 0.9] if planned else [1.3] * 3)
     assert one.says_fewer is fewer
 
 
