@@ -138,11 +138,11 @@ def measure_in_turn(
 
     All their processes are there at once, and make a few steps in turn: the speed of a machine that others share
     changes by more than the ways differ. The first step of a turn finds caches as others have left them, and is not
-    counted. step_s: what a step takes, about.
+    counted, unless steps are so long that they fill caches themselves. step_s: what a step takes, about.
     """
     process_placement = process_placement or ProcessPlacement()
-    counted = max(1, min(MAX_TURN, steps, round(TURN_S / step_s)))
-    turns, turn = math.ceil((warm_up + steps) / counted), counted + 1
+    counted, uncounted = max(1, min(MAX_TURN, steps, round(TURN_S / step_s))), int(step_s < TURN_S)
+    turns, turn = math.ceil((warm_up + steps) / counted), counted + uncounted
     leaders, roles = [worker_name(number, 0) for number in range(len(ways))], list[Role]()
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
         for number, (ready, programs) in enumerate(ways):
@@ -154,7 +154,7 @@ def measure_in_turn(
                 STEP_ENTRY, setup, programs, process_placement=process_placement, workers=workers, number=number
             )
         records = iter(_run(roles, process_placement))
-    return [_summarise(list(islice(records, len(programs))), warm_up, turn=turn) for _, programs in ways]
+    return [_summarise(list(islice(records, len(programs))), warm_up, turn=uncounted * turn) for _, programs in ways]
 
 
 def _summarise(records: Sequence[WorkerRecord], warm_up: int, *, pauses: bool = True, turn: int = 0) -> StepTimes:

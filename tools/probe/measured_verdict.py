@@ -46,9 +46,9 @@ def measure_close(
     """Return a plan with both steps as measured, and a verdict that says so, where predictions of them are close.
 
     A plan that is not for several processes of this machine is returned as it is, and one that the machine has no
-    memory for beside the whole model. Where one process is faster, and
-    fewer were allowed, the plan is of one. whole: the task as captured uncut. cluster: that was planned for. tell: as
-    of `find_machines`; again: measure, and keep nothing.
+    memory for beside the whole model. Where one process is faster, and fewer were allowed, the plan is of one. whole:
+    the task as captured uncut. cluster: that was planned for. tell: as of `find_machines`; again: measure, and keep
+    nothing.
     """
     placement = planned.placement
     if request.source != HERE or request.replicas > 1 or len(placement.machines) == 1:

@@ -1,26 +1,30 @@
 """Measured steps: of real processes."""
 
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.placement.from_plan import plan_placement
+from cutset.runtime.hosts.host import Role
 from cutset.runtime.worker.program import programs
 from cutset.tools.probe import measure_step
 from cutset.tools.probe.measure_step import (
     MAX_TURN,
     WARM_UP,
+    ProcessPlacement,
     StepTimes,
     _summarise,
     measure_in_turn,
     measure_placement,
     measure_uncut,
 )
-from cutset.tools.probe.timed_worker import WorkerRecord
+from cutset.tools.probe.timed_worker import StepSetup, WorkerRecord
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.plan_task import compile_programs, load_cut
@@ -62,6 +66,24 @@ def test_ways_to_make_the_same_step_are_timed_in_turn(monkeypatch: pytest.Monkey
     alone_s = [(begin, end) for begin, end, number in spans if number == 2]
     together_s = [(begin, end) for begin, end, number in spans if number < 2]
     assert all(end <= other or stop <= begin for begin, end in alone_s for other, stop in together_s)
+
+
+@pytest.mark.parametrize(("step_s", "turn", "made", "counted"), [(0.1, 4, 12, 7), (0.4, 1, 8, 6)])
+def test_long_steps_are_all_counted_and_made_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, turn: int, made: int, counted: int
+) -> None:
+    whole = capture_task(TaskSpec(SPEC.model, batch=10))
+    alone = programs(lower_cut(whole.train, one_machine_cut(whole.train)), training=True)
+    setups = list[StepSetup]()
+
+    def run(roles: Sequence[Role], placement: ProcessPlacement) -> list[WorkerRecord]:
+        setups.extend(msgspec.convert(role.setup, StepSetup) for role in roles)
+        return [WorkerRecord([(step, step + 1, 0.5) for step in range(one.steps)], 0, 0, 0, 0) for one in setups]
+
+    monkeypatch.setattr(measure_step, "_run", run)
+    ways = measure_in_turn(SPEC, [(whole, alone)] * 2, steps=6, warm_up=2, step_s=step_s)
+    assert [(one.turn, one.steps) for one in setups] == [(turn, made)] * 2
+    assert [len(way.seconds) for way in ways] == [counted] * 2
 
 
 def test_the_first_step_of_a_turn_is_not_counted() -> None:
