@@ -103,8 +103,8 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
         busy, sent, left_out = time.thread_time(), mailbox.bytes_sent, worker.remote.bytes_left_out
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
-        if config.turn and worker.program.machine == 0 and (step + 1) % config.turn == 0:
-            _end_turn(config, mailbox, step)
+        if config.turn and (step + 1) % config.turn == 0:
+            _end_turn(config, mailbox, worker.program.machine, step)
     sent, left_out = mailbox.bytes_sent - sent, worker.remote.bytes_left_out - left_out
     record = WorkerRecord(times, sent, left_out, before, read_peak_bytes())
     del pushed
@@ -119,8 +119,13 @@ def _await_turn(config: StepSetup, mailbox: Mailbox, step: int) -> None:
         mailbox.wait([(config.leaders[-1], "turn", step - config.turn, 0, 0)])
 
 
-def _end_turn(config: StepSetup, mailbox: Mailbox, step: int) -> None:
-    """Let the next ones make their turn, after the last step of one."""
+def _end_turn(config: StepSetup, mailbox: Mailbox, machine: int, step: int) -> None:
+    """Let the next ones make their turn, once all workers of this one have made the last step of theirs."""
+    if machine:
+        mailbox.send(config.peers[0], Message("finished", step))
+        return
+    for peer in config.peers[1:]:
+        mailbox.wait([(peer, "finished", step, 0, 0)])
     following = (config.leader + 1) % len(config.leaders)
     if following or step + 1 < config.steps:
         mailbox.send(config.leaders[following], Message("turn", step + 1 - config.turn))
