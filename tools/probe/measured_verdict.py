@@ -7,6 +7,7 @@ import hashlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,11 +26,14 @@ from ..task.plan_request import HERE, PlanRequest
 from ..task.plan_task import PlannedTask, load_cut, plan_task
 from .first_probe import save
 
+if TYPE_CHECKING:
+    from .measure_step import ProcessPlacement, StepTimes
+
 CLOSE = 1.25  # times as long as the other: where the prediction may say the wrong one
 MAX_STEP_S = 5.0  # of which a few take too long for a plan
 ROUNDS, MAX_ROUNDS = 2, 4  # more than the first where these disagree on which is faster; each starts all processes
-STEPS_S, MIN_STEPS, MAX_STEPS = 3.0, 5, 200  # of a round, of each of the two
-WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.2, 2, 30
+STEPS_S, MIN_STEPS, MAX_STEPS = 3.0, 5, 400  # of a round, of each of the two
+WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.3, 2, 50  # processes that have just begun share a core at first
 Tell = Callable[[str], None]
 
 
@@ -112,26 +116,38 @@ def _name_steps(placement: Placement) -> str:
     return f"{placement.fingerprint.graph[:16]} {digest}"
 
 
-def measure_both(spec: TaskSpec, placement: Placement, cut: CapturedTask, whole: CapturedTask) -> tuple[float, float]:
-    """Return the step of the cut and that of one process with all cores, measured in turn.
+def measure_both(
+    spec: TaskSpec,
+    placement: Placement,
+    cut: CapturedTask,
+    whole: CapturedTask,
+    *,
+    step_s: float | None = None,
+    min_steps: int = MIN_STEPS,
+    process_placement: "ProcessPlacement | None" = None,
+    workers: int = 1,
+) -> "tuple[StepTimes, StepTimes]":
+    """Return the steps of the cut, and those of one process with all cores, measured in turn.
 
-    cut, whole: the task as captured for the placement, and uncut.
+    cut, whole: the task as captured for the placement, and uncut. step_s: what a step takes, about; by default as the
+    placement predicts. process_placement, workers: as of `measure_in_turn`.
     """
     from .measure_step import measure_in_turn  # with all that starts processes, which other plans do not need
 
     flow = lower_cut(cut.train, load_cut(cut, placement))
     alone = lower_cut(whole.train, one_machine_cut(whole.train))
-    step_s = placement.predicted.step_s
-    ways = measure_in_turn(
+    step_s = step_s or placement.predicted.step_s
+    first, second = measure_in_turn(
         spec,
         [(cut, programs(flow, training=True)), (whole, programs(alone, training=True))],
-        steps=min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / step_s))),
+        steps=min(MAX_STEPS, max(min_steps, round(STEPS_S / step_s))),
         step_s=step_s,
         warm_up=min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / step_s))),
         micro_batches=placement.micro_batches,
+        process_placement=process_placement,
+        workers=workers,
     )
-    cut_s, one_s = (way.median_s for way in ways)
-    return cut_s, one_s
+    return first, second
 
 
 def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple[float, float]:
@@ -142,7 +158,7 @@ def _measure(planned: PlannedTask, whole: CapturedTask, spec: TaskSpec) -> tuple
     cut_s, ratios = list[float](), list[float]()
     while len(ratios) < ROUNDS or (disagree(ratios) and len(ratios) < MAX_ROUNDS):
         cut, one = measure_both(spec, planned.placement, planned.capture, whole)
-        cut_s.append(cut)
-        ratios.append(one / cut)
+        cut_s.append(cut.median_s)
+        ratios.append(one.median_s / cut.median_s)
     step_s = statistics.median(cut_s)
     return step_s, step_s * statistics.median(ratios)

@@ -21,16 +21,14 @@ import msgspec
 
 from ....errors import UsageError
 from ....partition.cluster.machines import Cluster
-from ....partition.dataflow.cut import one_machine_cut
 from ....partition.dataflow.dataflow import Dataflow
 from ....partition.dataflow.lowering import lower_cut
 from ....partition.dataflow.simulator import simulate
 from ....partition.placement.placement_file import Placement
 from ....runtime.hosts.versions import read_cores
-from ....runtime.worker.program import programs
 from ...probe.first_probe import find_machines
 from ...probe.fit_constants import fit_line
-from ...probe.measure_step import ProcessPlacement, StepTimes, measure_in_turn
+from ...probe.measure_step import ProcessPlacement, StepTimes
 from ...probe.measured_verdict import disagree, is_tie, measure_both, measure_close
 from ...task.capture_task import CapturedTask, capture_task
 from ...task.load_task import TaskSpec, load_task
@@ -44,8 +42,7 @@ from .lockstep_vs_pipelined import count_step_bytes
 from .standing_pairs import STANDING_PAIRS, StandingPair
 
 ROUNDS, MAX_ROUNDS = 3, 7  # more than the first where these disagree
-STEPS_S, MIN_STEPS, MAX_STEPS = 3.0, 30, 400  # of a round, of the cut and of one process
-WARM_UP_S, MIN_WARM_UP, MAX_WARM_UP = 0.3, 5, 50  # processes that have just begun share a core at first
+MIN_STEPS = 30  # of a round
 STEP_WITHIN = (0.85, 1.15)  # predicted over measured
 MEMORY_WITHIN = 0.1
 MIN_LATENCY_S = 1e-5
@@ -234,26 +231,23 @@ def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cl
 def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
     """Predict the step of the cut on machines as they were just measured; then measure it, and that of one process."""
     verdict = one.placement.measured or one.placement.predicted
-    step_s, one_machine_s = verdict.step_s, verdict.one_machine_s
+    planned_ratio = verdict.one_machine_s / verdict.step_s
     if one.placement.measured and one.rounds:  # else it was just planned
-        step_s, one_machine_s = measure_both(one.spec, one.placement, one.cut, one.whole)
-    count = one.placement.micro_batches
-    predicted_s = simulate(one.flow, cluster, micro_batches=count).step_s
-    steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_S / predicted_s)))
-    warm_up = min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / predicted_s)))
-    alone = lower_cut(one.whole.train, one_machine_cut(one.whole.train))
+        first, second = measure_both(one.spec, one.placement, one.cut, one.whole)
+        planned_ratio = second.median_s / first.median_s
+    predicted_s = simulate(one.flow, cluster, micro_batches=one.placement.micro_batches).step_s
     with _emulate(one.pair) if one.pair.rate else nullcontext((None, 0.0)) as (where, _):
-        times, in_one_process = measure_in_turn(
+        times, in_one_process = measure_both(
             one.spec,
-            [(one.cut, programs(one.flow, training=True)), (one.whole, programs(alone, training=True))],
-            steps=steps,
+            one.placement,
+            one.cut,
+            one.whole,
             step_s=predicted_s,
-            warm_up=warm_up,
-            micro_batches=count,
+            min_steps=MIN_STEPS,
             process_placement=where,
             workers=one.pair.machines if one.pair.rate else 1,
         )
-    one.rounds.append(PredictedRound(predicted_s, times, in_one_process, one_machine_s / step_s))
+    one.rounds.append(PredictedRound(predicted_s, times, in_one_process, planned_ratio))
 
 
 def count_whole_bytes(dataflow: Dataflow, micro_batches: int) -> int:

@@ -12,7 +12,8 @@ from .options import json_option, print_progress, rounds_option
 def data_command(rounds: int, as_json: bool) -> None:
     """Measure what transforms of samples cost that take as long as the training itself.
 
-    Trains in one process and by two replicas, without transforms, with one that waits, and with one that computes.
+    Trains in one process, by two replicas, and in a plain loop over torch's DataLoader: without transforms, with one
+    that waits, and with one that computes.
     Exit code 4 if a goal is missed.
     """
     from ..training.data_speed import measure, tabulate

@@ -8,6 +8,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,12 +23,17 @@ from ....ps.methods.registry import parse_method
 from ....runtime.hosts.versions import read_cores
 from ...config.run_config import RunConfig
 from ...job.prepare import prepare
+from ...task.load_task import TaskSpec
 from ...train import run
 from ..bench_table import BenchTable, Column
+from .plain_loader import measure_loader
 
 NONE, WAITS, COMPUTES = "none", "waits", "computes"
 GOAL = 0.9  # of the speed without transforms, where cores are free for the readers
 REPLICAS, BATCH, WIDTH, CLASSES, STEPS = 2, 32, 1024, 10, 200
+LR = 0.001
+ALONE, TOGETHER, TORCH = "one process", f"{REPLICAS} replicas", "torch, DataLoader"
+WAYS = (ALONE, TOGETHER, TORCH)
 
 
 class Images(Dataset[tuple[Tensor, int]]):
@@ -90,8 +96,9 @@ class DataSpeed:
 
     @property
     def has_goal(self) -> bool:
-        """Whether cores are free for the readers: a transform that waits, or fewer threads that train than cores."""
-        return self.transform == WAITS or (self.transform == COMPUTES and self.threads < read_cores())
+        """Whether cores are free for our readers: a transform that waits, or fewer threads that train than cores."""
+        is_free = self.transform == WAITS or (self.transform == COMPUTES and self.threads < read_cores())
+        return is_free and self.how != TORCH
 
     @property
     def reached(self) -> bool | None:
@@ -105,19 +112,19 @@ def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: 
     The transforms cost what a step took without them in the same round, and their speed is compared with the mean of
     those before and after the round, as the speed of a machine changes.
     """
-    plain, others = [_train(NONE, 0.0)], dict[tuple[int, str], list[_Speed]]()
+    plain, others = [_train(NONE, 0.0, WAYS)], defaultdict[tuple[str, str], list[_Speed]](list)
     for number in range(rounds):
-        for found in plain[-1]:
+        for found in plain[-1].values():
             on_progress(_describe(number, NONE, found))
         for transform in (WAITS, COMPUTES):
-            for place, of_plain in enumerate(plain[-1]):
-                found = _train(transform, of_plain.step_s / BATCH, alone=not place)[-place]
-                others.setdefault((place, transform), []).append(found)
+            for how, of_plain in plain[-1].items():
+                found = _train(transform, of_plain.step_s / BATCH, [how])[how]
+                others[how, transform].append(found)
                 on_progress(_describe(number, transform, found))
-        plain.append(_train(NONE, 0.0))
-    ways = list(zip(*plain, strict=True))
-    rows = [_compare(NONE, own[:-1], [(one, one) for one in own[:-1]]) for own in ways]
-    return rows + [_compare(kind, own, list(pairwise(ways[place]))) for (place, kind), own in others.items()]
+        plain.append(_train(NONE, 0.0, WAYS))
+    by_way = {how: [found[how] for found in plain] for how in WAYS}
+    rows = [_compare(NONE, own[:-1], [(one, one) for one in own[:-1]]) for own in by_way.values()]
+    return rows + [_compare(kind, own, list(pairwise(by_way[how]))) for (how, kind), own in others.items()]
 
 
 @dataclass(frozen=True)
@@ -132,19 +139,26 @@ class _Speed:
         return BATCH * self.replicas / self.samples_per_s
 
 
-def _train(transform: str, seconds: float, *, alone: bool = True) -> list[_Speed]:
-    """Return the speed in one process, if `alone`, and that by replicas. seconds: of the transform of a sample."""
-    name = f"{__name__}:images(transform={transform!r},seconds={seconds!r})"
-    with tempfile.TemporaryDirectory(prefix="cutset-data-") as folder:
-        method = parse_method("downpour")
-        out = Path(folder) / "run"
-        config = RunConfig(name, method=method, replicas=REPLICAS, epochs=1, lr=0.001, out=out, baseline=alone)
-        rows = run(prepare(config))["rows"]
-    ways = [("one process", 1), (f"{REPLICAS} replicas", REPLICAS)]
-    return [
-        _Speed(how, count, count * int(row["threads"]), float(row["samples_per_s"]))
-        for (how, count), row in zip(ways[not alone :], rows, strict=True)
-    ]
+def _train(transform: str, seconds: float, ways: Sequence[str]) -> dict[str, _Speed]:
+    """Return the speed of each of these ways, and of those that come with them. seconds: of the transform of a sample.
+
+    Replicas are always trained beside one process.
+    """
+    name, found = f"{__name__}:images(transform={transform!r},seconds={seconds!r})", dict[str, _Speed]()
+    replicas = {ALONE: 1, TOGETHER: REPLICAS}
+    if ours := [how for how in replicas if how in ways or ALONE in ways]:
+        with tempfile.TemporaryDirectory(prefix="cutset-data-") as folder:
+            method, out = parse_method("downpour"), Path(folder) / "run"
+            config = RunConfig(name, method=method, replicas=REPLICAS, epochs=1, lr=LR, out=out, baseline=ALONE in ours)
+            rows = run(prepare(config))["rows"]
+        for how, row in zip(ours, rows, strict=True):
+            count = replicas[how]
+            found[how] = _Speed(how, count, count * int(row["threads"]), float(row["samples_per_s"]))
+    if TORCH in ways:
+        cores = read_cores()
+        speed = measure_loader(TaskSpec(name), workers=cores, threads=cores, lr=LR)
+        found[TORCH] = _Speed(TORCH, 1, cores, speed)
+    return found
 
 
 def _describe(number: int, transform: str, found: _Speed) -> str:
@@ -174,6 +188,7 @@ def tabulate(found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]:
     notes = (
         f"The transforms of a batch of {BATCH} cost as much as a step without them in that round; {cores} cores here.",
         "The goal is for cores that are free: a transform that waits, or fewer threads that train than cores.",
+        f"{TORCH}: a plain loop over a DataLoader with as many processes as cores, which computes with all cores.",
         f"Load average of this machine at the end: {load:.1f}; above the processes of the benchmark, no core was free.",
     )
     return BenchTable(columns, found, notes=notes, facts={"cores": cores, "load": load})

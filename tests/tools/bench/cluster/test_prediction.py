@@ -178,9 +178,12 @@ def test_what_the_plan_measures_for_its_verdict_is_measured_anew_in_each_round(
     one, cluster = plan_pair(PAIR, pytest.fail)
     predicted = msgspec.structs.replace(one.placement.predicted, step_s=1.0, one_machine_s=1.3)
     one.placement = msgspec.structs.replace(one.placement, measured=planned, predicted=predicted)
-    monkeypatch.setattr(prediction, "measure_in_turn", lambda *arguments, **more: [StepTimes((1.0,))] * 2)
     anew = iter([(2.0, 1.8), (1.0, 0.9)])
-    monkeypatch.setattr(prediction, "measure_both", lambda *arguments: next(anew))
+
+    def measure_both(*arguments: object, **more: object) -> list[StepTimes]:
+        return [StepTimes((seconds,)) for seconds in ((1.0, 1.0) if "min_steps" in more else next(anew))]
+
+    monkeypatch.setattr(prediction, "measure_both", measure_both)
     for _ in range(3):
         _measure_round(one, cluster)
     assert [each.planned_ratio for each in one.rounds] == ([1.2, 0.9, 0.9] if planned else [1.3] * 3)

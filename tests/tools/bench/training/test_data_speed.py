@@ -1,11 +1,25 @@
 """The transforms that are measured cost what they say, and ratios are those of one round."""
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from cutset.tools.bench.training import data_speed
-from cutset.tools.bench.training.data_speed import COMPUTES, NONE, WAITS, DataSpeed, Images, images, tabulate
+from cutset.tools.bench.training.data_speed import (
+    ALONE,
+    COMPUTES,
+    NONE,
+    TORCH,
+    WAITS,
+    WAYS,
+    DataSpeed,
+    Images,
+    images,
+    tabulate,
+)
+from cutset.tools.bench.training.plain_loader import measure_loader
+from cutset.tools.task.load_task import TaskSpec
 
 
 def test_a_transform_costs_its_seconds_of_a_clock_or_of_a_core() -> None:
@@ -37,33 +51,50 @@ def test_the_goal_is_for_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) ->
         DataSpeed("one process", 1, COMPUTES, 0.01, [95.0, 150.0, 199.0], [0.95, 0.75, 0.99]),
         DataSpeed("2 replicas", 2, WAITS, 0.01, [80.0], [0.8]),
         DataSpeed("2 replicas", 2, COMPUTES, 0.01, [50.0], [0.5]),
+        DataSpeed(TORCH, 2, WAITS, 0.01, [50.0], [0.5]),
     ]
     table = tabulate(rows)
-    assert [row["reached"] for row in table.to_dict()["rows"]] == [None, True, False, None]
+    assert [row["reached"] for row in table.to_dict()["rows"]] == [None, True, False, None, None]
     assert table.format_cells()[1] == ["one process", COMPUTES, "10.0 ms", "150", "0.95", "0.9: reached"]
     assert "2 cores" in table.notes[0]
 
 
 def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its speed is compared with that before and after; the machine is faster from training to training."""
-    trained = list[tuple[str, float, bool]]()
+    trained = list[tuple[str, float, list[str]]]()
 
-    def train(transform: str, seconds: float, *, alone: bool = True) -> list[data_speed._Speed]:
-        trained.append((transform, seconds, alone))
+    def train(transform: str, seconds: float, ways: Sequence[str]) -> dict[str, data_speed._Speed]:
+        trained.append((transform, seconds, list(ways)))
         speed = 100.0 * len(trained)
-        kinds = [data_speed._Speed("one process", 1, 2, speed), data_speed._Speed("2 replicas", 2, 2, 2 * speed)]
-        return kinds if alone else kinds[1:]
+        speeds = {
+            "one process": data_speed._Speed("one process", 1, 2, speed),
+            "2 replicas": data_speed._Speed("2 replicas", 2, 2, 2 * speed),
+            "torch, DataLoader": data_speed._Speed("torch, DataLoader", 1, 2, 4 * speed),
+        }
+        return {how: speeds[how] for how in (WAYS if ALONE in ways else ways)}
 
     monkeypatch.setattr(data_speed, "_train", train)
     rows = {(row.how, row.transform): row for row in data_speed.measure(rounds=2)}
-    others = [(kind, alone) for kind in (WAITS, COMPUTES) for alone in (True, False)]
-    rounds = [[(NONE, 0.0, True), *((kind, 1 / speed, alone) for kind, alone in others)] for speed in (100, 600)]
-    assert trained == [*rounds[0], *rounds[1], (NONE, 0.0, True)]
-    assert rows["one process", NONE].speeds == [100.0, 600.0]
+    others = [(kind, how, 4 if how == TORCH else 1) for kind in (WAITS, COMPUTES) for how in WAYS]
+    rounds = [
+        [(NONE, 0.0, list(WAYS)), *((kind, 1 / (speed * faster), [how]) for kind, how, faster in others)]
+        for speed in (100, 800)
+    ]
+    assert trained == [*rounds[0], *rounds[1], (NONE, 0.0, list(WAYS))]
+    assert rows["one process", NONE].speeds == [100.0, 800.0]
     assert rows["one process", NONE].relative == rows["2 replicas", NONE].relative == [1.0, 1.0]
-    assert rows["one process", WAITS].speeds == [200.0, 700.0]
-    assert rows["one process", WAITS].relative == [200 / 350, 700 / 850]
-    assert rows["2 replicas", COMPUTES].speeds == [1000.0, 2000.0]
-    assert rows["2 replicas", COMPUTES].relative == [1000 / 700, 2000 / 1700]
-    assert rows["one process", COMPUTES].step_s == pytest.approx((0.32 + 0.32 / 6) / 2)
-    assert len(rows) == 6
+    assert rows["one process", WAITS].speeds == [200.0, 900.0]
+    assert rows["one process", WAITS].relative == [200 / 450, 900 / 1150]
+    assert rows["2 replicas", COMPUTES].speeds == [1200.0, 2600.0]
+    assert rows["2 replicas", COMPUTES].relative == [1200 / 900, 2600 / 2300]
+    assert rows[TORCH, COMPUTES].relative == [2800 / 1800, 5600 / 4600]
+    assert rows["one process", COMPUTES].step_s == pytest.approx((0.32 + 0.32 / 8) / 2)
+    assert len(rows) == 9
+
+
+@pytest.mark.run
+def test_a_plain_loop_over_a_data_loader_is_timed() -> None:
+    speed = measure_loader(
+        TaskSpec(f"{data_speed.__name__}:images(transform='waits',seconds=0.0001)"), workers=1, threads=1, lr=0.01
+    )
+    assert 0 < speed < 10_000, "a sample waits 0.1 ms, in one process"
