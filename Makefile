@@ -30,8 +30,8 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PYTEST)
 
-# What takes seconds a test. Whole runs with processes of their own: more kinds of faults, methods and resumptions,
-# every command of the documentation, and the wheel: some minutes
+# What takes more than a second a test: more kinds of faults, methods and resumptions, in whole runs with processes of
+# their own, every command of the documentation, and the wheel: ten minutes
 runs: $(STAMP)
 	$(PYTEST) -m 'run and not slow' tests
 

@@ -58,6 +58,7 @@ class Chosen(nn.Module):
         return y[y[:, 0] > 0]
 
 
+@pytest.mark.run
 def test_a_prediction_of_a_size_that_depends_on_data_is_refused_in_words() -> None:
     model = Chosen().double()
     placement = cutset.plan(model, X, Y, loss=mean_of_squares, machines=2)

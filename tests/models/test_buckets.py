@@ -12,6 +12,7 @@ from cutset.models.task import TaskError
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+@pytest.mark.run
 def test_a_batch_is_what_pad_sequence_gives_filled_up_to_a_bucket(sizes: list[int]) -> None:
     samples = [(torch.randn(size, 2), torch.arange(size), number) for number, size in enumerate(sizes)]
     inputs, found, labels, numbers = Buckets([9, 3, 5], pad={0: 0, 1: -100}, measured=True)(samples)

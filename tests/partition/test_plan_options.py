@@ -66,6 +66,7 @@ def test_objectives_and_micro_batches_that_there_are_not_are_refused() -> None:
         plan_placement(GRAPH, uniform_cluster(2), model="m", micro_batches=0)
 
 
+@pytest.mark.run
 def test_pins_are_kept_by_every_candidate_and_by_fewer_machines() -> None:
     graph, cluster = mlp_block(8, 4, 16), slow_machines(1e6, 9e6, 8e6, 7e6)
     result = find_plan(graph, cluster, pins=["linear_1=m0", "linear_2=m3"], fewer=True)
@@ -137,6 +138,7 @@ def test_links_of_their_own_change_what_a_plan_takes() -> None:
 
 
 @pytest.mark.parametrize("order", [(3, 2, 1, 0), (0, 2, 1, 3), (1, 3, 0, 2)])
+@pytest.mark.run
 def test_the_order_of_machines_does_not_matter(order: tuple[int, ...]) -> None:
     """Two hosts of two machines, of which one is slower: the same placement, to the byte."""
     inside = tuple(NetworkLink(a, b, 1e9, 1e-5) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2)))

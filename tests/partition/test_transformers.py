@@ -24,6 +24,7 @@ def tolerance(name: str) -> float:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.run
 def test_no_operator_is_opaque(name: str) -> None:
     for graph in (subject(name).graph, subject(name).evaluation):
         assert {op.target for op in graph.ops if op.sharding_rule == OPAQUE} == set()
@@ -54,6 +55,7 @@ def test_random_cuts_are_plain_torch(name: str, data: st.DataObject) -> None:
     assert_same(run_cut(of, data.draw(cuts(of.graph))), run_plain(of), rtol=tolerance(name))
 
 
+@pytest.mark.run
 def test_heads_are_found_in_a_fused_projection() -> None:
     """Queries are the first half, keys and values quarters; each is heads, or groups of them, of the head's width."""
     info = subject("grouped heads in one projection, gated").graph.tensors["attention.project.weight"]
@@ -61,6 +63,7 @@ def test_heads_are_found_in_a_fused_projection() -> None:
     assert info.sizes == ((2, HEADS // GROUPS, GROUPS, size), (WIDTH,))
 
 
+@pytest.mark.run
 def test_a_vocabulary_that_is_an_output_axis_is_one_of_the_embedding_too() -> None:
     graph = subject("bias by distance, gated").graph
     (looked_up,) = (op for op in graph.ops if op.target == "aten.embedding.default" and "embed.weight" in op.inputs)

@@ -65,6 +65,7 @@ def test_equals_a_linear_layer_a_position(data, stride, **settings):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.run
 def test_gradients(stride, bias):
     values = operands(batch=2, channels=2, maps=3, rows=2, columns=3, stride=stride, spare=stride - 1, bias=bias)
     assert torch.autograd.gradcheck(local2d, values)
@@ -98,6 +99,7 @@ def test_gradients_under_autocast():
     torch.testing.assert_close(found, [v.grad for v in values], rtol=0.1, atol=0.1)
 
 
+@pytest.mark.run
 def test_gradients_where_it_is_compiled():
     values = operands(batch=3, channels=2, maps=3, rows=2, columns=3)
     compiled = torch.compile(lambda x, *others: local2d(x * 2, *others), backend="aot_eager", fullgraph=True)

@@ -70,6 +70,7 @@ def test_a_model_without_storage_gives_the_same_graph(name: str) -> None:
     assert empty.digest == case.graph.digest
 
 
+@pytest.mark.run
 def test_threads_that_capture_leave_everything_as_it_was() -> None:
     """One of them would take another's stand-in for the function of Python, and leave it there."""
     before = random.random, warnings.filters[:], gc.isenabled()
@@ -159,6 +160,7 @@ def test_gradients_flow_from_parameters_and_stop_where_they_are_stopped() -> Non
     assert not graph.tensors["input.0"].gradient
 
 
+@pytest.mark.run
 def test_axes_are_shared_where_operators_share_them() -> None:
     graph = subject("transformer").graph
     names = {graph.axes[axis][0]: graph.axes[axis][1] for axis in range(len(graph.axes))}

@@ -125,6 +125,7 @@ def assert_same_as_whole(make: Callable[[], nn.Module], *, training: bool = True
 
 
 @pytest.mark.parametrize("name", GROWN)
+@pytest.mark.run
 def test_the_middle_of_like_layers_is_not_traced(name: str, grown: list[int]) -> None:
     assert_same_as_whole(GROWN[name])
     assert grown
@@ -134,6 +135,7 @@ def test_the_middle_of_like_layers_is_not_traced(name: str, grown: list[int]) ->
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["batch norm", "mask"])
+@pytest.mark.run
 def test_nor_is_it_in_evaluation(name: str, grown: list[int]) -> None:
     assert_same_as_whole(GROWN[name], training=False)
     assert grown
@@ -141,6 +143,7 @@ def test_nor_is_it_in_evaluation(name: str, grown: list[int]) -> None:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["mask", "batch norm"])
+@pytest.mark.run
 def test_nor_is_it_with_casts(name: str, grown: list[int]) -> None:
     assert_same_as_whole(GROWN[name], autocast="bfloat16")
     assert grown
@@ -328,6 +331,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 @pytest.mark.first_cases(12)
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.run
 def test_what_the_model_does_with_its_layers_is_in_the_graph(name: str, grown: list[int]) -> None:
     make, chains = OTHERS[name]
     assert_same_as_whole(make)
@@ -345,6 +349,7 @@ class Penalty(nn.Module):
         return F.mse_loss(output, target) + sum(weight.square().sum() for weight in self.weights)
 
 
+@pytest.mark.run
 def test_a_loss_may_hold_parameters_of_layers(grown: list[int]) -> None:
     graphs = []
     for reuse in (True, False):
@@ -354,6 +359,7 @@ def test_a_loss_may_hold_parameters_of_layers(grown: list[int]) -> None:
     assert not grown
 
 
+@pytest.mark.run
 def test_twice_as_many_layers_make_no_longer_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths, export_step = list[int](), export._export
 

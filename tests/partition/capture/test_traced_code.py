@@ -28,6 +28,7 @@ class Moved(Layer):
 
 
 @pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.run
 def test_modules_may_be_moved_to_where_they_are(reuse: bool) -> None:
     found, _ = capture(Stack(lambda i: Moved()), loss, (X,), (X,), reuse=reuse)
     expected, _ = capture(Stack(lambda i: Layer()), loss, (X,), (X,))

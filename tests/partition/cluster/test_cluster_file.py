@@ -134,6 +134,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 @given(clusters())
+@pytest.mark.run
 def test_a_cluster_comes_back_from_its_file_to_the_last_bit(cluster):
     assert read(to_toml(cluster, note="two\nlines")) == cluster
 

@@ -92,6 +92,7 @@ def each_put_apart(self: Any, x: Tensor, share: Tensor, weights: Tensor, chosen:
 
 @pytest.mark.first_cases(3)
 @pytest.mark.parametrize("add", [by_where, by_mask, by_indices, by_one_hot, by_columns, each_put_apart])
+@pytest.mark.run
 def test_experts_read_and_fill_their_tokens_alone(add: Forward) -> None:
     graph = graph_of(add)
     dispatches, combines = ops(graph, DISPATCH), ops(graph, COMBINE)
@@ -106,11 +107,13 @@ def test_experts_read_and_fill_their_tokens_alone(add: Forward) -> None:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("add", [by_mask, by_indices])
+@pytest.mark.run
 def test_no_expert_waits_for_another_that_adds_to_the_same(add: Forward) -> None:
     made = {name for op in ops(graph_of(add), ISLAND) for name in op.outputs}
     assert all(made.isdisjoint(op.inputs) for op in ops(graph_of(add), ISLAND))
 
 
+@pytest.mark.run
 def test_what_is_put_twice_in_one_place_is_not_added() -> None:
     def add(self: Any, x: Tensor, share: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         token = torch.where(chosen < 2)[0]  # once or twice

@@ -95,6 +95,7 @@ class NoneAlike(LikeOperators):
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.run
 def test_a_plan_does_not_depend_on_what_is_found_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = random_graph(seed)
     found = find_plan(net, uniform_cluster(4))

@@ -105,6 +105,7 @@ def test_whatever_goes_in_no_part_is_empty_and_what_is_fixed_stays(problem: tupl
         assert set(part_of) == set(range(parts))
 
 
+@pytest.mark.run
 def test_other_processes_find_the_same_and_print_nothing_else() -> None:
     code = (
         "import json, numpy as np\n"

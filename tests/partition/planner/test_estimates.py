@@ -37,6 +37,7 @@ def _no_local_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
+@pytest.mark.run
 def test_an_estimate_is_about_what_the_whole_graph_costs(
     deep: Graph, micro_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def find_plan_of(problem: PlanningProblem, name: str) -> Simulation:
 
 @pytest.mark.parametrize("machines", [3, 4])
 @pytest.mark.parametrize("gigabit", [1, 100])
+@pytest.mark.run
 def test_the_plan_is_as_good_as_without_estimates(
     deep: Graph, machines: int, gigabit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +76,7 @@ def test_the_plan_is_as_good_as_without_estimates(
     assert any("of its 20 repeated blocks" in one.reason for one in result.rejected)
 
 
+@pytest.mark.run
 def test_where_memory_is_scarce_a_plan_is_found_all_the_same(deep: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "MIN_WORK", 0)
     least = max(find_plan(deep, uniform_cluster(4), objective="memory").winner.simulation.memory_bytes)
@@ -89,6 +92,7 @@ def wide() -> Graph:
 
 @pytest.mark.parametrize("estimated", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("room", "shape"), [(250, "2x4"), (150, "4x2")])
+@pytest.mark.run
 def test_where_no_mesh_of_all_machines_fits_stages_on_meshes_do(
     wide: Graph, room: int, shape: str, estimated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ def test_stages_are_counted_by_the_name(deep: Graph) -> None:
             assert stages == (8 if name in ("stages", "even stages", "metis layers") else 1)
 
 
+@pytest.mark.run
 def test_where_nothing_fits_few_candidates_are_simulated_whole(deep: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "MIN_WORK", 0)
     tiny = Cluster(tuple(Machine(f"m{i}", memory_bytes=1000) for i in range(4)))
@@ -184,6 +189,7 @@ def test_what_comes_nearest_is_simulated_whole_where_it_nearly_fits(room: float,
     assert len({one.reject().reason for one in too_large}) == 1
 
 
+@pytest.mark.run
 def test_what_would_not_fit_is_not_simulated_whole_where_something_fits(
     wide: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

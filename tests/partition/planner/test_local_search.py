@@ -46,6 +46,7 @@ def used(cut: Cut) -> set[int]:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.run
 def test_what_is_found_is_legal_better_and_uses_every_machine(seed: int) -> None:
     graph = random_graph(seed)
     start, rank = dealt(graph, 3), Ranked(graph, uniform_cluster(3))
@@ -119,6 +120,7 @@ def test_the_same_start_has_the_same_end() -> None:
     assert first == second
 
 
+@pytest.mark.run
 def test_unlike_machines_are_tried_in_both_orders() -> None:
     """A small net on five unlike machines: cut in the reverse order, the slowest machine has little to wait for."""
     graph = capture_task(TaskSpec("cutset.models:digits")).train

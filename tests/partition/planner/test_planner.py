@@ -77,6 +77,7 @@ def test_the_verdict_says_when_they_pay() -> None:
 
 
 @pytest.mark.parametrize(("bandwidth", "begin"), [(1e6, "Not worth distributing over 4 machines: "), (3e6, "Worth ")])
+@pytest.mark.run
 def test_where_the_machines_of_one_host_are_faster_alone_the_verdict_says_so(bandwidth: float, begin: str) -> None:
     """It had said that distributing does not pay."""
     links = tuple(NetworkLink(a, b, 1e9, 1e-6) for a, b in permutations(range(4), 2) if a // 2 == b // 2)
@@ -149,6 +150,7 @@ def test_one_machine_is_the_fastest_that_holds_the_model() -> None:
     assert result.winner.cluster == result.one_machine.cluster, "of a slow network, the last"
 
 
+@pytest.mark.run
 def test_more_machines_than_blocks_are_left_out() -> None:
     placement = plan_placement(chain(2, 2, batch=1), uniform_cluster(64), model="m")
     assert f"{64 - len(placement.machines)} of 64 machines are left out" in placement.verdict

@@ -95,6 +95,7 @@ def stack(make: Callable[[int], list[nn.Module]], count: int) -> Graph:
 
 @pytest.mark.parametrize("make", [mlps, alternating])
 @pytest.mark.parametrize("kept", [2, 3])
+@pytest.mark.run
 def test_without_some_blocks_a_graph_is_that_of_a_net_with_fewer(
     make: Callable[[int], list[nn.Module]], kept: int
 ) -> None:
@@ -116,6 +117,7 @@ def test_without_some_blocks_a_graph_is_that_of_a_net_with_fewer(
         assert step_s[0] == pytest.approx(step_s[1], rel=1e-9)
 
 
+@pytest.mark.run
 def test_blocks_of_two_kinds_are_found_apart() -> None:
     graph = graph_of(Stack(*mlps(5), *(Attention() for _ in range(4)), *(Convolution() for _ in range(7))))
     found = find_repeated_blocks(graph)

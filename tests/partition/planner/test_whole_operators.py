@@ -91,6 +91,7 @@ def test_neighbours_are_together_and_rows_are_routed_where_they_are(eight: Graph
     assert len(placed) == len(experts)
 
 
+@pytest.mark.run
 def test_of_more_rows_than_all_the_whole_tensor_travels_and_a_sum_returns() -> None:
     graph = mixture((HIDDEN,) * 8, 3)  # four experts of a machine take 1.5 times as many rows as there are
     placed = spread(graph, network(1, machines=2))
@@ -115,6 +116,7 @@ def test_all_rows_travel_where_that_is_asked_for(eight: Graph) -> None:
         assert [placed[op.name] for op in eight.ops if op.target == target] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+@pytest.mark.run
 def test_where_packing_costs_more_than_the_network_whole_tensors_travel() -> None:
     slow, fast = (plan_eight(gbits).winner for gbits in (1, 1000))
     assert slow.dataflow.depends_on_data
@@ -138,6 +140,7 @@ def test_rows_that_stay_on_a_machine_are_passed_on(eight: Graph) -> None:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("gbits", [1, 10])
+@pytest.mark.run
 def test_a_plan_is_as_fast_as_one_whose_experts_are_placed_by_hand(eight: Graph, gbits: float) -> None:
     experts = [op.name for op in eight.ops if op.target == ISLAND]
     by_hand = [f"{name}={number // 2}" for number, name in enumerate(experts)]
@@ -156,6 +159,7 @@ def expert_parallel(graph: Graph, machines: int) -> Dataflow:
 
 @pytest.mark.first_cases(2)
 @pytest.mark.parametrize(("machines", "chosen"), [(4, 2), (2, 1), (8, 2)])
+@pytest.mark.run
 def test_only_the_tokens_of_an_expert_travel_to_it_and_back(machines: int, chosen: int) -> None:
     graph = mixture((HIDDEN,) * 8, chosen)
     dataflow, ops = expert_parallel(graph, machines), {op.name: op for op in graph.ops}
@@ -168,6 +172,7 @@ def test_only_the_tokens_of_an_expert_travel_to_it_and_back(machines: int, chose
 
 
 @pytest.mark.parametrize("experts", [4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.run
 def test_a_step_of_such_a_plan_is_that_of_plain_torch(experts: int) -> None:
     case = Case(lambda: Mixture([32] * experts), mixed_samples)
     subject = Subject(case, torch.float64)

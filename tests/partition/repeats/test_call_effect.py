@@ -46,6 +46,7 @@ def test_the_middle_of_layers_that_do_the_same_is_not_traced(name: str, grown: l
 @pytest.mark.parametrize(
     "finish", [lambda model, x, shared: (x, shared), lambda model, x, shared: (x.tanh(), shared.slots)]
 )
+@pytest.mark.run
 def test_an_output_may_hold_the_object(finish: Callable[[Stack, Tensor, Shared], Any], grown: list[int]) -> None:
     assert_same_as_whole(lambda: Stack(finish=finish))
     assert_same_as_whole(lambda: Stack(finish=finish), training=False)
@@ -213,6 +214,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.run
 def test_others_are_traced_one_by_one(name: str, grown: list[int]) -> None:
     if name != "a hooked one":
         assert_same_as_whole(UNLIKE[name])
@@ -290,6 +292,7 @@ def keep_one(layer: Handed, x: Tensor, shared: Shared) -> Tensor:
         lambda model, x, shared: (x, x.tanh() if len(shared.history) < DEPTH else x.relu()),
     ],
 )
+@pytest.mark.run
 def test_what_a_step_gives_is_of_the_layer_that_made_it(finish: Callable[[Stack, Tensor, Shared], Any]) -> None:
     readers, evaluated, losses = [lambda output, target: output[1].sum()], [], []
     for reuse in (True, False):

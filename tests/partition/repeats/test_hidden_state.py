@@ -190,6 +190,7 @@ def test_every_call_counts(layer: type[Counting], training: bool) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layer", [ByArgument, ByIndex, ByOverride])
+@pytest.mark.run
 def test_what_functions_of_torch_call_counts(layer: type[Layer], training: bool) -> None:
     graph = assert_same_with_reuse(lambda: nn.Sequential(*(layer(p=0.0) for _ in range(DEPTH))), training=training)
     done = {describe_layer(graph, str(number)) for number in range(DEPTH)}
@@ -198,5 +199,6 @@ def test_what_functions_of_torch_call_counts(layer: type[Layer], training: bool)
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.run
 def test_a_chain_may_depend_on_how_many_layers_another_has(training: bool, first: int) -> None:
     assert_same_with_reuse(lambda: TwoChains(first), training=training)

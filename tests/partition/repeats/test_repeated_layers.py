@@ -223,6 +223,7 @@ class LendingStack(nn.Module):
         return x
 
 
+@pytest.mark.run
 def test_a_layer_may_call_another_that_is_watched_too() -> None:
     graphs = [capture(LendingStack(), loss, (X,), (X,), reuse=reuse)[0] for reuse in (True, False)]
     assert graphs[0] == graphs[1]
@@ -256,6 +257,7 @@ class ExchangingStack(nn.Module):
 
 
 @pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.run
 def test_a_call_that_exchanges_a_tensor_is_not_repeated(endless: bool) -> None:
     graphs = [capture(ExchangingStack(endless=endless), loss, (X,), (X,), reuse=reuse)[0] for reuse in (True, False)]
     assert graphs[0] == graphs[1]

@@ -54,6 +54,7 @@ class Layer(nn.Module):
 
 
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.run
 def test_like_layers_that_draw_are_traced_as_each_alone(training: bool) -> None:
     x, graphs = torch.zeros(2, 3, 4), []
     for reuse in (True, False):

@@ -156,6 +156,7 @@ def test_a_replica_leaves_room_for_its_shards() -> None:
     assert max(found.chosen.result.winner.simulation.memory_bytes) + parameters <= memory_bytes
 
 
+@pytest.mark.run
 def test_a_fast_network_gets_a_cut_a_slow_one_replicas() -> None:
     fast, slow = (
         plan(cluster_of(*[1e6] * 4, bandwidth=bandwidth), Exchange(1 / 100, 1 / 100)).chosen
@@ -213,6 +214,7 @@ def test_one_replica_of_a_ring_has_nothing_to_exchange() -> None:
     assert predict(cluster, Exchange(lock_step=True, ring=True), 2, shards=2).step_s > alone.step_s
 
 
+@pytest.mark.run
 def test_one_process_is_on_the_fastest_machine_wherever_it_is() -> None:
     """Four machines of one host are faster together than the quick one of another."""
     links = tuple(NetworkLink(a, b, 1e9, 0.0) for a in range(4) for b in range(4) if a != b)
@@ -237,6 +239,7 @@ def test_widths_that_an_option_does_not_suit_are_left_out() -> None:
         plan_run(cluster, Exchange(), lambda machines: find_plan(GRAPH, machines, pins=["nothing=m 1"]), batch=BATCH)
 
 
+@pytest.mark.run
 def test_what_is_chosen_pays() -> None:
     """Of splits that are about as fast as the best, none is taken that is hardly faster than one process."""
     for bandwidth in (1e5, 2e5, 4e5, 1e6, 3e6):

@@ -292,6 +292,7 @@ axes_and_cuts = st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(1, 4)
 
 
 @given(axes_and_cuts, st.integers(1, 3), st.integers(1, 3))
+@pytest.mark.run
 def test_any_grid_of_regions_comes_back(described, merged, machines):
     axes, cuts = [size for size, _ in described], [inner for _, inner in described]
     shape = [math.prod(axes[:merged]), *axes[merged:]]  # the first axes make up one dimension
@@ -316,6 +317,7 @@ intervals = st.tuples(st.integers(0, 64), st.integers(0, 64)).map(lambda pair: t
 
 @settings(deadline=None)
 @given(st.tuples(intervals, intervals, intervals, intervals))
+@pytest.mark.run
 def test_any_box_of_a_parameter_equals_that_of_the_whole(drawn):
     whole, buffers, regions = example(3)
     axes = (3, 4, 16, 64)

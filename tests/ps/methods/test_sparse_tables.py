@@ -54,6 +54,7 @@ def test_two_replicas_in_step_end_where_they_do_densely(optimizer):
 
 
 @pytest.mark.parametrize("method", with_slow([Downpour(fetch=2, push=3, overlap=True)], [Downpour(), SSP()]), ids=str)
+@pytest.mark.run
 def test_replicas_that_race_learn_what_one_does(method):
     alone, _, _ = run(Downpour(), SGD(0.5), rows=30, by_rows=True, steps=240)
     values, _, _ = run(method, SGD(0.5), rows=30, by_rows=True, replicas=3, steps=80)

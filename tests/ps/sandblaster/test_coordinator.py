@@ -31,6 +31,7 @@ def run(folder: Path, *, method: Sandblaster | None = None, shards: int = 2, rep
     return sandblast(steps, softmax, start, PORTIONS, folder, shards=shards, replicas=replicas, most=32)
 
 
+@pytest.mark.run
 def test_losses_have_the_same_bits_with_any_number_of_replicas(tmp_path: Path) -> None:
     alone = run(tmp_path / "1")
     assert len(alone.losses) == 8

@@ -63,6 +63,7 @@ def test_the_bits_are_those_of_leaves_one_by_one(case):
 
 
 @given(st.integers(1, 200), st.randoms(use_true_random=False))
+@pytest.mark.run
 def test_leaves_in_any_order_have_the_bits_of_the_tree(count, chance):
     parts, made = drawn(count), TreeSum(count)
     for leaf in chance.sample(range(count), count):

@@ -61,6 +61,7 @@ def test_another_process_writes_too(made):
     assert made.tensors["counts"].tolist() == [5, 0, 0]
 
 
+@pytest.mark.run
 def test_nothing_is_left_of_it():
     gc.collect()
     before = _traces()

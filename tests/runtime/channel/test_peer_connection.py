@@ -44,6 +44,7 @@ def relay(roles: dict[str, ZmqChannel]) -> Iterator[Relay]:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("how", ["cut", "swallow"])
+@pytest.mark.run
 def test_a_broken_link_is_an_error_that_names_both_ends(roles: dict[str, ZmqChannel], relay: Relay, how: str) -> None:
     getattr(relay, how)()
     began = time.monotonic()
@@ -57,6 +58,7 @@ def test_a_broken_link_is_an_error_that_names_both_ends(roles: dict[str, ZmqChan
 
 
 @pytest.mark.parametrize("how", ["cut", pytest.param("swallow", marks=pytest.mark.slow)])
+@pytest.mark.run
 def test_the_launcher_is_told_and_the_role_goes_on(roles: dict[str, ZmqChannel], relay: Relay, how: str) -> None:
     a, b, launcher = roles.values()
     a.introduce({"launcher": launcher.endpoint})
@@ -72,6 +74,7 @@ def test_the_launcher_is_told_and_the_role_goes_on(roles: dict[str, ZmqChannel],
     assert a.receive(10).kind == "still here"
 
 
+@pytest.mark.run
 def test_a_launcher_tells_itself(roles: dict[str, ZmqChannel]) -> None:
     launcher, b = roles["launcher"], roles["b"]
     launcher.send("b", Message("hello"))
@@ -82,6 +85,7 @@ def test_a_launcher_tells_itself(roles: dict[str, ZmqChannel]) -> None:
     assert (told.kind, told.sender, told.body["peer"]) == (CONNECTION_LOST, "launcher", "b")
 
 
+@pytest.mark.run
 def test_a_link_that_never_comes_up_is_lost_too(roles: dict[str, ZmqChannel], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_connection, "CONNECT_S", 3.0)
     a, b = roles["a"], roles["b"]
@@ -123,6 +127,7 @@ def test_a_gap_is_told_to_the_launcher_and_what_follows_is_not_read(roles: dict[
     assert "b got message 2 of a and expected 1" in told.body["facts"]
 
 
+@pytest.mark.run
 def test_what_is_sent_to_one_that_is_gone_is_counted(roles: dict[str, ZmqChannel]) -> None:
     a, b, launcher = roles.values()
     a.introduce({"b": b.endpoint})

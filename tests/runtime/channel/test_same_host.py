@@ -33,6 +33,7 @@ def test_what_is_counted_does_not_depend_on_the_way(opened: Opener) -> None:
     assert a.statistics()["b"]["bytes_in"] == c.statistics()["b"]["bytes_in"]
 
 
+@pytest.mark.run
 def test_what_was_copied_to_be_sent_often_is_read_where_it_lies(opened: Opener) -> None:
     a, b = pair(opened)
     values, order = a.copy(LARGE), list[int]()

@@ -151,6 +151,7 @@ def test_a_message_that_comes_again_is_refused(ends: tuple[ZmqChannel, ZmqChanne
         b.receive(10)
 
 
+@pytest.mark.run
 def test_the_launcher_hears_of_a_forgery_and_the_role_goes_on(opened: Opener) -> None:
     a, b, launcher = opened("a"), opened("b"), opened("launcher")
     introduce(a, b, launcher)
@@ -240,6 +241,7 @@ def test_without_a_token_nobody_enters(ends: tuple[ZmqChannel, ZmqChannel]) -> N
     pass_one(a, b, 1)
 
 
+@pytest.mark.run
 def test_a_sealed_connection_that_breaks_is_an_error(ends: tuple[ZmqChannel, ZmqChannel]) -> None:
     a, b = ends
     settle(a, b)

@@ -202,6 +202,7 @@ def test_tensors_outlive_the_sender(pair):
     assert (found == 3).all()
 
 
+@pytest.mark.run
 def test_an_arena_leaves_no_descriptor_behind():
     before = open_files()
     arena = Arena(1 << 20)

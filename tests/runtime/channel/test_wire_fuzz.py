@@ -72,6 +72,7 @@ def memory() -> int:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("role", [worker, shard])
+@pytest.mark.run
 def test_nothing_but_our_own_errors_comes_of_broken_messages(
     role: Callable[[ZmqChannel], Callable[[Message], object]], channel: ZmqChannel, arena: Arena
 ) -> None:

@@ -241,6 +241,7 @@ def test_secrets_do_not_show(opened: Opener) -> None:
     assert KEYS["a"].public in repr(KEYS["a"])
 
 
+@pytest.mark.run
 def test_roles_of_a_host_share_its_key_and_nobody_else_may_have_their_names(opened: Opener) -> None:
     keys = make_keys(["here", "there", "launcher"])
     reader = opened("reader", keys["here"])

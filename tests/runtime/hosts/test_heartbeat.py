@@ -47,6 +47,7 @@ def test_a_status_that_cannot_be_sent_is_left_out(
     assert capsys.readouterr().err.count("Traceback") == 1, "it is said once"
 
 
+@pytest.mark.run
 def test_what_a_process_takes() -> None:
     """Measured in a process of its own: one that has run other tests has free memory to take again."""
     program = (

@@ -51,6 +51,7 @@ def agent_of(host: RemoteHost) -> int:
     return host._agent.pid
 
 
+@pytest.mark.run
 def test_roles_on_two_hosts_work_together(host: RemoteHost, tmp_path: Path) -> None:
     roles = [
         Role("server", "role_examples:serves", serves=True, host="lab1"),
@@ -75,6 +76,7 @@ def test_the_secret_key_never_travels(host: RemoteHost) -> None:
 
 
 @pytest.mark.parametrize("number", with_slow([signal.SIGKILL], [signal.SIGSTOP]))
+@pytest.mark.run
 def test_a_lost_agent_ends_its_roles_and_is_named(host: RemoteHost, number: signal.Signals) -> None:
     roles = [Role("here", "role_examples:waits"), Role("there", "role_examples:waits", host="lab1")]
     with Launcher(roles, job="test", hosts=[host], limits=Limits(heartbeat_s=20.0)) as launcher:
@@ -169,6 +171,7 @@ def test_files_that_are_not_there_or_not_in_the_folder_are_refused(host: RemoteH
 
 
 @pytest.mark.parametrize("path", with_slow(["../outside"], ["/etc/cutset"]))
+@pytest.mark.run
 def test_nothing_is_written_outside_the_folder(host: RemoteHost, tmp_path: Path, path: str) -> None:
     """A role that misses it says so, and its log why."""
     source = tmp_path / "source"

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from places import SUPPORT
 
 from cutset.runtime.hosts.role_process import role_environment
@@ -25,6 +26,7 @@ def test_malloc_asks_for_huge_pages_unless_the_user_says_otherwise() -> None:
     assert users == "glibc.malloc.hugetlb=1:glibc.malloc.hugetlb=0"
 
 
+@pytest.mark.run
 def test_in_a_role_a_product_has_the_same_bits_wherever_its_operands_lie() -> None:
     base = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     role = subprocess.run(

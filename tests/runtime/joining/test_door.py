@@ -42,6 +42,7 @@ def door() -> Iterator[Door]:
         yield door
 
 
+@pytest.mark.run
 def test_roles_on_a_machine_that_joins(door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "support"))
     source = tmp_path / "source"

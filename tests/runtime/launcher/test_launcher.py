@@ -45,6 +45,7 @@ def test_what_the_roles_return_is_in_their_order_not_that_in_which_they_end() ->
         assert launcher.run() == [None, sum(range(20))]
 
 
+@pytest.mark.run
 def test_a_role_gets_its_threads_and_no_secret_where_others_can_look() -> None:
     with LocalHost(environ={**os.environ, "MARK": "kept"}) as host:
         _, launcher = run(Role("worker 0", "role_examples:environment", threads=2), hosts=[host])
@@ -68,6 +69,7 @@ def test_a_server_is_told_when_the_others_have_finished() -> None:
     assert [m.body["why"] for m in messages if m.kind == "result"] == ["all others have finished"]
 
 
+@pytest.mark.run
 def test_a_role_that_raises_is_shown_with_its_own_traceback() -> None:
     error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:raises", "somehow"))
     assert isinstance(error, ProcessLost)
@@ -84,6 +86,7 @@ def test_an_error_of_the_tree_keeps_its_class_code_and_fix() -> None:
     assert "in raises" in error.__notes__[0]
 
 
+@pytest.mark.run
 def test_a_network_error_alone_is_raised_after_the_grace() -> None:
     error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:raises", "network"))
     assert isinstance(error, NetworkError)
@@ -97,6 +100,7 @@ def test_what_cannot_be_sent_is_the_roles_own_error(entry: str) -> None:
     assert "Generator" in error.facts
 
 
+@pytest.mark.run
 def test_a_role_that_just_exits_is_named_with_its_last_lines() -> None:
     error = failure(Role("worker 0", "role_examples:raises", "exit"))
     assert isinstance(error, ProcessLost)
@@ -110,6 +114,7 @@ def test_a_role_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     assert "No module named 'no_such_module'" in (tmp_path / "worker-1.log").read_text()
 
 
+@pytest.mark.run
 def test_a_process_that_dies_before_hello_is_shown_with_what_it_printed() -> None:
     broken = {**os.environ, "PYTHONHOME": "/nowhere"}
     with LocalHost(environ=broken) as host:
@@ -130,6 +135,7 @@ def test_one_that_is_not_ready_in_time_is_named() -> None:
     ("number", "said"),
     [(signal.SIGKILL, "worker 1 was killed by SIGKILL"), (signal.SIGSTOP, "worker 1 stopped answering")],
 )
+@pytest.mark.run
 def test_a_killed_and_a_stopped_role_are_named_in_time(number: signal.Signals, said: str) -> None:
     roles = [Role(f"worker {n}", "role_examples:waits") for n in range(2)]
     with launch(roles, limits=QUICK) as launcher:
@@ -151,6 +157,7 @@ def test_a_role_whose_interpreter_is_busy_is_not_taken_for_lost() -> None:
     assert seconds >= 2.0
 
 
+@pytest.mark.run
 def test_a_consequence_is_not_blamed() -> None:
     """Worker 0 gives up waiting while worker 1 stands still, before anybody knows."""
     roles = [Role("worker 0", "role_examples:waits", 1.0), Role("worker 1", "role_examples:waits")]
@@ -219,6 +226,7 @@ def test_an_interrupt_ends_all() -> None:
     assert all(gone(pid, timeout_s=0) for pid in pids)
 
 
+@pytest.mark.run
 def test_the_roles_end_when_the_launcher_is_killed() -> None:
     command = [sys.executable, str(SUPPORT / "launch_and_wait.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as launcher:
@@ -271,6 +279,7 @@ def test_a_role_that_runs_out_of_memory_says_how_much_it_asked_for() -> None:
         [("no-such-host.invalid", "is no name that is known here")],
     ),
 )
+@pytest.mark.run
 def test_a_host_that_will_not_do_is_named_for_the_launcher_and_a_role(host: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said) as caught:
         launch([Role("a", "role_examples:waits")], address=host)

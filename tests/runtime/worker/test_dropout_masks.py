@@ -37,6 +37,7 @@ def test_masks_are_those_of_torch_whatever_the_layout(layout: str) -> None:
     assert torch.equal(sum(masks.values()) * 2, Net()(x))
 
 
+@pytest.mark.run
 def test_every_machine_has_the_same_masks_or_none() -> None:
     graph = subject("transformer_dropout").graph
     seen: dict[str, torch.Tensor] = {}

@@ -3,6 +3,7 @@
 import mmap
 from pathlib import Path
 
+import pytest
 import torch
 from cutting import finest_cut, subject
 
@@ -55,6 +56,7 @@ def test_backward_adds_to_the_flat_gradients_in_place() -> None:
     assert all(piece.grad is not None and piece.grad.data_ptr() >= before for piece in states.pieces.values())
 
 
+@pytest.mark.run
 def test_each_machine_keeps_its_slices_of_what_is_loaded() -> None:
     of = subject("transformer")
     values = collect_state(*of.fresh(), of.constants)
@@ -70,6 +72,7 @@ def test_each_machine_keeps_its_slices_of_what_is_loaded() -> None:
     assert all((covered[name] == 1).all() for name in held)
 
 
+@pytest.mark.run
 def test_evaluation_shares_the_pieces_and_adds_its_own_constants() -> None:
     for training, evaluation in zip(*parts("gpt"), strict=True):
         states = FlatParameters(training)

@@ -170,6 +170,7 @@ def test_no_or_absurdly_many_machines(cutset: Cutset, machines: int) -> None:
     refused(cutset("plan", TASK, "--machines", machines), USAGE, "E201", f"{machines} machines", "1 to 4096")
 
 
+@pytest.mark.run
 def test_more_machines_than_the_model_has_parts(cutset: Cutset, tmp_path: Path) -> None:
     ended = cutset("plan", TASK, "--machines", 300, "--out", tmp_path / "cut.json")
     assert ended.code == 0
@@ -318,6 +319,7 @@ OTHERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 @pytest.mark.first_cases(2)
 @pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.run
 def test_a_placement_of_another_model(cutset: Cutset, tmp_path: Path, placement: Path, what: str) -> None:
     change, said = OTHERS[what]
     path = changed(placement, tmp_path / "cut.json", change)
@@ -332,6 +334,7 @@ def test_a_placement_with_an_operator_half_missing(cutset: Cutset, tmp_path: Pat
     assert "error E341: the boxes of operator linear do not cover" in outcome.err
 
 
+@pytest.mark.run
 def test_a_placement_for_another_task_than_the_one_named(cutset: Cutset, placement: Path, tmp_path: Path) -> None:
     said = "parameter 0.weight is float32[16, 8] in the placement, float32[128, 64] in the model"
     refused(cutset("check", placement, "cutset.models:digits"), BAD_INPUT, "E340", said)

@@ -56,6 +56,7 @@ def test_weights_that_are_not_there_are_found_before_any_work(
 
 
 @pytest.mark.parametrize(("typed", "offered"), [("cutset wat", "watch"), ("cutset train --meth", "--method")])
+@pytest.mark.run
 def test_shells_complete_commands_and_options(typed: str, offered: str) -> None:
     for shell in ("bash", "zsh", "fish"):
         words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_CUTSET_COMPLETE": f"{shell}_complete"}
@@ -68,6 +69,7 @@ def test_shells_complete_commands_and_options(typed: str, offered: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["schema"], PLAN], ids=["click", "rich"])
+@pytest.mark.run
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     """As in `cutset schema | head -1`."""
     command = [str(Path(sys.executable).with_name("cutset")), *arguments]
@@ -80,6 +82,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["schema"], ["--version"], PLAN])
+@pytest.mark.run
 def test_a_full_disk_where_the_output_goes_is_an_error_in_words(arguments: list[str]) -> None:
     command = [str(Path(sys.executable).with_name("cutset")), *arguments]
     with open("/dev/full", "w") as full:

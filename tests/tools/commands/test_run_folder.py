@@ -72,6 +72,7 @@ def finished_run(cutset: Cutset, out: str = "run") -> Path:
 # A folder of its own -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.run
 def test_each_run_gets_a_folder_and_the_last_one_has_a_name(cutset: Cutset, untrained: list[Job]) -> None:
     for number, task in ((1, "task"), (2, "mixed")):
         folder = Path(f"runs/{number:04d}-{task}")
@@ -216,6 +217,7 @@ def test_what_a_killed_command_left_half_done_goes(cutset: Cutset, untrained: li
     assert [path.name for path in finished_run(cutset).glob(".*")] == []
 
 
+@pytest.mark.run
 def test_links_in_a_run_folder_are_not_followed_where_it_is_cleared(cutset: Cutset, untrained: list[Job]) -> None:
     folder = finished_run(cutset)
     Path("elsewhere").mkdir()

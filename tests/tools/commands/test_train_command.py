@@ -90,6 +90,7 @@ def test_a_run_folder_that_is_a_file(cutset: Cutset) -> None:
         ("model_is_no_function", "E304", ["is a Sequential", "model=lambda"]),
     ],
 )
+@pytest.mark.run
 def test_a_task_that_cannot_be_trained(cutset: Cutset, tmp_path: Path, name: str, code: str, said: list[str]) -> None:
     """It is found out before any process is started."""
     refused(cutset("train", f"{WRONG}:{name}", "--out", tmp_path), BAD_INPUT, code, *said)
@@ -127,6 +128,7 @@ def test_a_data_option_that_leads_nowhere(
     refused(cutset("train", "cutset.models:mnist", "--data", data, "--out", tmp_path), BAD_INPUT, code, *said)
 
 
+@pytest.mark.run
 def test_a_task_that_needs_a_data_option(cutset: Cutset, tmp_path: Path) -> None:
     said = ["mnist", "train-images-idx3-ubyte", "--data mnist:DIR"]
     refused(cutset("train", "cutset.models:mnist", "--out", tmp_path), BAD_INPUT, "E311", *said)

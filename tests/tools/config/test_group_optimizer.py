@@ -121,6 +121,7 @@ def test_the_one_process_has_the_groups_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "machines"), with_slow([("sync", 2)], [("downpour", 1), ("hogwild", 1)]))
+@pytest.mark.run
 def test_the_average_is_that_of_torch(tmp_path: Path, method: str, machines: int) -> None:
     name, lr, make = OPTIMIZERS[1]
     run(prepare(options(tmp_path / "run", method=method, machines=machines, optimizer=name, lr=lr, ema=0.9)))

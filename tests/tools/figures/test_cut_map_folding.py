@@ -72,6 +72,7 @@ def test_a_layer_that_sends_more_is_drawn_itself(transformer: Callable[[int, int
     assert has_repeats(placement), "those before and after it are folded"
 
 
+@pytest.mark.run
 def test_steps_in_one_module_are_not_layers(transformer: Callable[[int, int], Placement]) -> None:
     placement = transformer(24, 4)
     ops = [msgspec.structs.replace(op, module="lstm") for op in placement.ops]

@@ -64,6 +64,7 @@ def test_the_cut_map_shows_every_operator_machine_and_crossing(placement: Placem
         assert f"{format_bytes(4096 * len(parameters))} are parameters, shown where they are received" in shown
 
 
+@pytest.mark.run
 def test_all_bytes_that_cross_are_in_the_picture() -> None:
     """Those of operators' outputs, and those of parameters, at the operators that read them."""
     spec = TaskSpec("cutset.models:transformer(layers=1,width=32,heads=2)")

@@ -291,6 +291,7 @@ def test_of_a_table_the_rows_travel_that_a_step_touches(options: RunConfig, samp
     assert job.notes == ["of weight.weight the rows travel that a step touches; the model is not cut for that"]
 
 
+@pytest.mark.run
 def test_a_table_that_is_cut_travels_dense_and_that_is_said(options: RunConfig, samples: str) -> None:
     job = prepare(replace(options, task="cutset.models:logistic", data=samples, batch=8, machines=2))
     assert job.placement is not None

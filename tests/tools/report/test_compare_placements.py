@@ -62,6 +62,7 @@ def test_a_new_plan_is_compared_with_a_file(files: tuple[Path, Path]) -> None:
     assert found["difference"]["step_s"][1] == found["placement"]["predicted"]["step_s"]
 
 
+@pytest.mark.run
 def test_placements_of_two_models_are_not_compared(files: tuple[Path, Path], tmp_path: Path) -> None:
     run("plan", "cutset.models:digits_local", "--machines", "2", "-o", tmp_path / "local.json")
     with pytest.raises(BadInput, match="of two models") as caught:

@@ -86,6 +86,7 @@ def test_large_batches_are_read_ahead_while_nobody_takes_them() -> None:
         assert torch.equal(batch.inputs[1], torch.arange(SAMPLES) + number)
 
 
+@pytest.mark.run
 def test_batches_that_nobody_takes_give_their_memory_back() -> None:
     """As of steps that a method has skipped, whether they were read by then or not."""
     forks = fork_readers(Doubles())
@@ -120,6 +121,7 @@ class Slow(Doubles):
         return super().read(number, index, epochs)
 
 
+@pytest.mark.run
 def test_a_process_says_how_long_it_was_waited_for() -> None:
     forks = fork_readers(Slow(0.6))
     reader = ReaderProcess(forks)

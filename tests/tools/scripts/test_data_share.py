@@ -36,6 +36,7 @@ def loader_of(count: int, size: int, **options: Any) -> DataLoader[Any]:
 
 @given(st.integers(1, 40), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9))
 @settings(deadline=None, max_examples=40)
+@pytest.mark.run
 def test_each_batch_of_an_epoch_is_of_one_replica(count: int, size: int, replicas: int, seed: int) -> None:
     shares = [
         share_loader(loader_of(count, size, shuffle=True), r, replicas, seed=seed, counts=LoopCounts())

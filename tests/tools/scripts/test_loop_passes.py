@@ -34,6 +34,7 @@ def train(
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.data())
+@pytest.mark.run
 def test_other_replicas_take_what_was_left(
     before: int, now: int, batch: int, new_batch: int, rounds: int, data: st.DataObject
 ) -> None:

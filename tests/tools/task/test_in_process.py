@@ -18,6 +18,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
 
 
+@pytest.mark.run
 def test_a_number_of_machines_means_processes_as_they_were_measured(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CUTSET_CLUSTER")
@@ -98,6 +99,7 @@ def test_a_lazy_module_that_fails_on_the_example_batch() -> None:
 
 
 @pytest.mark.parametrize("objective", ["time", "bytes", "memory"])
+@pytest.mark.run
 def test_a_plan_that_fits_is_found_though_no_candidate_does(objective: str) -> None:
     """Local search finds it from the plans that come nearest to fitting, not from the fastest ones."""
     model = nn.Sequential(nn.Linear(31, 3, bias=False), nn.BatchNorm1d(3)).double()

@@ -99,6 +99,7 @@ class Normed(nn.Module):
         return self.norm(self.layer(x))
 
 
+@pytest.mark.run
 def test_a_last_test_batch_that_the_model_does_not_take_is_filled_up_if_that_may_be_and_named_else() -> None:
     tests = Data((torch.zeros(5, 8),), (torch.zeros(5, dtype=torch.int64),))
     capture = of_model(FixedState, 8)
@@ -181,6 +182,7 @@ def test_a_placement_for_another_batch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("longer", [False, True])
+@pytest.mark.run
 def test_each_split_is_read_once_for_all_lengths(longer: bool) -> None:
     """Planning looks at training data, and at tests only who evaluates; tests may have lengths of their own."""
     found = load_task(TaskSpec(BUCKETS))
@@ -210,6 +212,7 @@ def test_each_split_is_read_once_for_all_lengths(longer: bool) -> None:
     assert (read, len(for_tests.programs), len(for_tests.evaluations)) == (["test"], 0, 3 if longer else 2)
 
 
+@pytest.mark.run
 def test_what_the_user_should_know_of_another_length_is_told() -> None:
     task = load_task(TaskSpec(BUCKETS))
 

@@ -108,6 +108,7 @@ def test_a_method_that_does_not_fit_its_optimizer_is_refused() -> None:
         simulate("sync", optimizer="dc-asgd-c")
 
 
+@pytest.mark.run
 def test_many_replicas_cost_little_more_than_their_parameters() -> None:
     """A replica that waits has neither a gradient nor a push of its own."""
     model, replicas, counts = make_model(), 100, list[int]()

@@ -182,6 +182,7 @@ def test_many_viewers_are_told_the_same_and_more_are_sent_away(
         stream.close()
 
 
+@pytest.mark.run
 def test_a_browser_that_was_away_for_an_hour_is_sent_what_is_shown_once(
     server: WatchServer, file: MetricsFile, clock: Clock
 ) -> None:

@@ -47,6 +47,7 @@ def plan_by(method: str, cluster: Path) -> PlannedRun:
     return plan_task_run(capture_task(spec), spec, request, parse_method(method), method_text=method)
 
 
+@pytest.mark.run
 def test_what_to_do_with_the_machines(tmp_path: Path) -> None:
     planned = plan_by("downpour:fetch=8,push=8", write_cluster(tmp_path))
     chosen = planned.run.chosen
@@ -59,6 +60,7 @@ def test_what_to_do_with_the_machines(tmp_path: Path) -> None:
     assert len(planned.placement.machines) == 1
 
 
+@pytest.mark.run
 def test_a_slow_network_is_said_not_to_pay(tmp_path: Path) -> None:
     planned = plan_by("sync", write_cluster(tmp_path, bandwidth="1 Mbit/s"))
     assert "no split of 4 machines by sync is faster" in describe_run(planned)
@@ -67,6 +69,7 @@ def test_a_slow_network_is_said_not_to_pay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["digits_local"])
+@pytest.mark.run
 def test_json_has_splits_and_a_placement(tmp_path: Path, name: str) -> None:
     cluster = str(write_cluster(tmp_path))
     arguments = ["plan", f"cutset.models:{name}", "--cluster", cluster, "--method", "sync", "--json"]
@@ -80,6 +83,7 @@ def test_json_has_splits_and_a_placement(tmp_path: Path, name: str) -> None:
     assert speeds == sorted(speeds, reverse=True)
 
 
+@pytest.mark.run
 def test_the_table_has_the_chosen_split(tmp_path: Path) -> None:
     arguments = ["plan", TASK, "--cluster", str(write_cluster(tmp_path)), "--method", "downpour"]
     lines = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout.splitlines()
@@ -103,6 +107,7 @@ def test_methods_of_one_host_are_not_planned_over_several(tmp_path: Path, method
         plan_by(method, write_cluster(tmp_path))  # whose machines are known by their speed alone
 
 
+@pytest.mark.run
 def test_methods_of_one_host_are_planned_over_its_processes(tmp_path: Path) -> None:
     """Which a file says to share its cores, or to be on it."""
     one_host = CLUSTER.format(bandwidth="1 Gbit/s", memory="1 GB")
@@ -122,6 +127,7 @@ def test_machines_that_ssh_reaches_are_named_as_its_engine(tmp_path: Path) -> No
     assert f"--on ssh:{path}" in plan_by("downpour:fetch=8,push=8", path).command
 
 
+@pytest.mark.run
 def test_the_command_has_every_option_of_the_plan(tmp_path: Path) -> None:
     spec = TaskSpec(TASK, batch=40, autocast="bfloat16", leaf_modules=("0",))
     request = PlanRequest(cluster=write_cluster(tmp_path), pins=("2=1",), micro_batches=2, objective="memory", seed=3)
@@ -144,6 +150,7 @@ def test_more_backups_than_replicas(tmp_path: Path) -> None:
     assert caught.value.code == "E263"
 
 
+@pytest.mark.run
 def test_a_model_that_is_too_large_for_one_machine_is_compared_with_none(tmp_path: Path) -> None:
     planned = plan_by("downpour:fetch=8,push=8", write_cluster(tmp_path, memory="160 kB"))
     assert planned.run.chosen.machines_each > 1

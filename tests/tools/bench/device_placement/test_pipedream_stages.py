@@ -63,6 +63,7 @@ def test_more_machines_than_layers():
     assert plan_pipeline(chain(1.0, 2.0, accelerators=9)).seconds == 2.0
 
 
+@pytest.mark.run
 def test_a_wide_graph_is_planned_without_all_its_downsets():
     layers = tuple(Layer(str(i), 1.0 + i % 3, output_time=0.1) for i in range(120))
     plan = plan_pipeline(LayerGraph(layers, tuple((i, i + 30) for i in range(90)), 4))

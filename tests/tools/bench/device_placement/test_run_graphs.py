@@ -90,6 +90,7 @@ def test_a_format_is_known_by_its_first_characters_too(tmp_path, name, text, kin
     assert [file.format for file in read_graph_files([tmp_path / name])] == [kind]
 
 
+@pytest.mark.run
 def test_the_table_has_a_row_a_graph(folder, bench):
     code, out, _ = bench("--graphs", folder, "--machines", 2)
     assert code == 0

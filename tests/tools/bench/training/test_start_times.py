@@ -41,6 +41,7 @@ def test_every_command_is_timed_in_order() -> None:
     assert 0 < planned < started < stepped
 
 
+@pytest.mark.run
 def test_a_command_that_fails_is_an_error_with_what_it_said() -> None:
     with pytest.raises(CutsetError, match="the measured command failed"):
         measure(lambda line: None, task="cutset.models:nothing", rounds=1, runs=[])
