@@ -34,6 +34,7 @@ def subject(name: str) -> Subject:
 
 @pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.run
 def test_no_operator_is_opaque(name: str) -> None:
     rules = {op.sharding_rule for op in subject(name).graph.ops}
     assert OPAQUE not in rules

@@ -204,6 +204,7 @@ def test_no_machine_has_much_more_than_in_the_best_of_all_ways(seconds: list[flo
     assert busiest(_share_out(seconds, speeds)) <= 1.05 * 2 * best * (1 + 1e-9)
 
 
+@pytest.mark.run
 def test_the_verdict_says_so() -> None:
     slow, fast = (write_verdict(plan_eight(gbits)) for gbits in (1, 1000))
     assert "forward (the data chooses which rows)" in slow

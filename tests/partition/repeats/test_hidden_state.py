@@ -183,6 +183,7 @@ def describe_layer(graph: Graph, layer: str) -> str:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layer", [InInnerClass, ByHelper, ByName, InGlobals, InImport])
+@pytest.mark.run
 def test_every_call_counts(layer: type[Counting], training: bool) -> None:
     graph = assert_same_with_reuse(lambda: nn.Sequential(*(layer() for _ in range(DEPTH))), training=training)
     assert sum(op.target == "aten.relu.default" for op in graph.ops) == 1

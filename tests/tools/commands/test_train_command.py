@@ -134,6 +134,7 @@ def test_a_task_that_needs_a_data_option(cutset: Cutset, tmp_path: Path) -> None
     refused(cutset("train", "cutset.models:mnist", "--out", tmp_path), BAD_INPUT, "E311", *said)
 
 
+@pytest.mark.run
 def test_a_truncated_data_file_is_named_with_its_sizes(cutset: Cutset, tmp_path: Path) -> None:
     images = tmp_path / "train-images-idx3-ubyte"
     images.write_bytes(bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4, "big") for n in (10, 28, 28)) + bytes(5000))
