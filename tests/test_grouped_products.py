@@ -50,7 +50,6 @@ def test_one_machine_has_the_bits_of_plain_torch() -> None:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("machines", [2, 3, 4])
-@pytest.mark.run
 def test_cuts_equal_plain_torch(machines: int) -> None:
     of, draw = experts(), random.Random(machines)
     cuts = [candidate.cut for candidate in candidates(of.graph, uniform_cluster(machines), seed=0)]

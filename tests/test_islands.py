@@ -48,7 +48,6 @@ def test_what_depends_on_data_is_an_island(name: str) -> None:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.run
 def test_one_machine_has_the_bits_of_plain_torch(name: str) -> None:
     of = island_subject(name, torch.float32)
     assert_same(run_cut(of, one_machine_cut(of.graph)), run_plain(of), rtol=0)

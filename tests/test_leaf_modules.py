@@ -105,7 +105,6 @@ def test_one_machine_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(list(LEAF_CASES)[:8], list(LEAF_CASES)[8:]))
-@pytest.mark.run
 def test_every_cut_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
     for number, cut in enumerate(cuts(of)):

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.xdist_group("recurrent_nets")
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.run
 def test_the_unrolled_form_trains_like_plain_torch(name: str) -> None:
     of = unrolled(name)
     assert all(op.is_cuttable for op in of.graph.ops if op.flops and op.nest.loops)

@@ -124,13 +124,15 @@ def measure_both(
     *,
     step_s: float | None = None,
     min_steps: int = MIN_STEPS,
+    min_warm_up: int = MIN_WARM_UP,
     process_placement: "ProcessPlacement | None" = None,
     workers: int = 1,
 ) -> "tuple[StepTimes, StepTimes]":
     """Return the steps of the cut, and those of one process with all cores, measured in turn.
 
     cut, whole: the task as captured for the placement, and uncut. step_s: what a step takes, about; by default as the
-    placement predicts. process_placement, workers: as of `measure_in_turn`.
+    placement predicts. min_steps, min_warm_up: of each at least, however long they take. process_placement, workers: as
+    of `measure_in_turn`.
     """
     from .measure_step import measure_in_turn  # with all that starts processes, which other plans do not need
 
@@ -142,7 +144,7 @@ def measure_both(
         [(cut, programs(flow, training=True)), (whole, programs(alone, training=True))],
         steps=min(MAX_STEPS, max(min_steps, round(STEPS_S / step_s))),
         step_s=step_s,
-        warm_up=min(MAX_WARM_UP, max(MIN_WARM_UP, round(WARM_UP_S / step_s))),
+        warm_up=min(MAX_WARM_UP, max(min_warm_up, round(WARM_UP_S / step_s))),
         micro_batches=placement.micro_batches,
         process_placement=process_placement,
         workers=workers,

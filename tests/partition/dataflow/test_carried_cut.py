@@ -113,7 +113,6 @@ def evaluated(model: nn.Module, of: Subject) -> Tensor:
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=10)
 @given(data=st.data())
-@pytest.mark.run
 def test_a_cut_of_training_predicts_like_plain_torch(name: str, data: st.DataObject) -> None:
     of = subject(name)
     expected = evaluated(of.fresh()[0], of)

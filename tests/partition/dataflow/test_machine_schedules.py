@@ -158,7 +158,6 @@ def list_rules(dataflow: Dataflow) -> list[tuple[bool, bool]]:
     return [(role.max_in_flight == 1, role.backward_whole) for role in roles]
 
 
-@pytest.mark.run
 def test_what_a_machine_does_one_micro_batch_after_the_other_is_what_its_worker_does_so() -> None:
     tied, plain = capture_twice(nn.Linear(16, 16)), chain(16, 16, 16, batch=8)
     averaging = capture_twice(nn.BatchNorm1d(16, affine=False))

@@ -172,7 +172,6 @@ def test_only_the_tokens_of_an_expert_travel_to_it_and_back(machines: int, chose
 
 
 @pytest.mark.parametrize("experts", [4, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.run
 def test_a_step_of_such_a_plan_is_that_of_plain_torch(experts: int) -> None:
     case = Case(lambda: Mixture([32] * experts), mixed_samples)
     subject = Subject(case, torch.float64)

@@ -144,7 +144,6 @@ def test_a_machine_may_have_no_parameters(method, tmp_path):
 
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("method", [Downpour(warm_start=3), AllReduce(), Hogwild()])
-@pytest.mark.run
 def test_replicas_of_a_cut_model_learn_together(method, tmp_path):
     losses = run(method, SGD(0.2), tmp_path, replicas=2, steps=200)
     assert sum(losses[-20:]) < 0.8 * sum(losses[:20])

@@ -38,7 +38,6 @@ def test_on_one_machine_all_is_as_in_plain_torch_bit_for_bit(name: str, dtype: t
 @pytest.mark.parametrize("name", SPECTRAL)
 @settings(max_examples=8)
 @given(data=st.data())
-@pytest.mark.run
 def test_the_cut_model_computes_what_the_whole_does(name: str, data: st.DataObject) -> None:
     of = subject(name)
     assert_same(run_cut(of, data.draw(cuts(of.graph, 3))), run_plain(of), rtol=1e-10)

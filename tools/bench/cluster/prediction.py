@@ -42,7 +42,7 @@ from .lockstep_vs_pipelined import count_step_bytes
 from .standing_pairs import STANDING_PAIRS, StandingPair
 
 ROUNDS, MAX_ROUNDS = 3, 7  # more than the first where these disagree
-MIN_STEPS = 30  # of a round
+MIN_STEPS, MIN_WARM_UP = 30, 5  # of a round, of the cut and of one process
 STEP_WITHIN = (0.85, 1.15)  # predicted over measured
 MEMORY_WITHIN = 0.1
 MIN_LATENCY_S = 1e-5
@@ -244,6 +244,7 @@ def _measure_round(one: PlannedPair, cluster: Cluster) -> None:
             one.whole,
             step_s=predicted_s,
             min_steps=MIN_STEPS,
+            min_warm_up=MIN_WARM_UP,
             process_placement=where,
             workers=one.pair.machines if one.pair.rate else 1,
         )

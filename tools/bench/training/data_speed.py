@@ -142,7 +142,7 @@ class _Speed:
 def _train(transform: str, seconds: float, ways: Sequence[str]) -> dict[str, _Speed]:
     """Return the speed of each of these ways, and of those that come with them. seconds: of the transform of a sample.
 
-    Replicas are always trained beside one process.
+    One process is the baseline of a run by replicas, so these come with it.
     """
     name, found = f"{__name__}:images(transform={transform!r},seconds={seconds!r})", dict[str, _Speed]()
     replicas = {ALONE: 1, TOGETHER: REPLICAS}
