@@ -23,7 +23,7 @@ from ...partition.cluster.machines import Cluster, ProcessMemory, SharedCores
 from ...runtime.hosts.versions import read_cores
 from ...whole_file import write_whole
 
-FORMAT = 9
+FORMAT = 10
 MAX_BYTES = 16 << 20  # of a file; a longer one is none of ours
 MAX_SAVED = 20_000  # operators, and tasks; the oldest are dropped
 MIN_RATIO, MAX_RATIO = 0.01, 100.0  # anything else is an accident

@@ -1,9 +1,11 @@
 """What half of an operator takes: for each loop that can be cut, a program of half of it, beside one of the whole.
 
 The cost model lets a part of an operator take its share of the operations. That is wrong where a kernel does something
-for the whole in any case, as a convolution of half of the input channels does. Large operators of a task are timed
-whole and by halves in turn, each by itself and of random numbers; only how the times compare counts. Operators of torch
-alone are timed so, and none that reads whole numbers, which may say how much there is to compute.
+for the whole in any case, as a convolution of half of the input channels does; and where an operator is several calls,
+as a locally connected layer is, which take less to start than the smallest of its class. Large operators of a task are
+timed whole and by halves in turn, each by itself and of random numbers; only how the times compare counts. Operators of
+torch and locally connected layers alone are timed so, and none that reads whole numbers, which may say how much there
+is to compute.
 """
 
 import statistics
@@ -15,12 +17,13 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from ...partition.cluster.cost_model import CostModel, Work, name_half
+from ...partition.cluster.cost_model import CostModel, Work, class_of, name_half
 from ...partition.cluster.machines import Machine
 from ...partition.dataflow.cut import Cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.box import Box, volume
 from ...partition.ir.graph import STATE_KINDS, Graph, Op, read_box
+from ...partition.operators.sharding.cost_class import LOCAL
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.program import Program, programs
 from ..measured.saved_probe import Ratio
@@ -67,7 +70,7 @@ def list_halves(graph: Graph, machine: Machine) -> list[OperatorHalves]:
 
 
 def _is_measurable(graph: Graph, op: Op) -> bool:
-    """Whether the operator is torch's, takes as long of made-up numbers, and changes nothing."""
+    """Whether the operator is known, takes as long of made-up numbers, and changes nothing."""
     read = [graph.tensors[name] for name in op.inputs]
     of_numbers = all(info.dtype == "bool" or getattr(torch, info.dtype).is_floating_point for info in read)
     dtypes = {info.dtype for info in read if info.gradient}
@@ -75,7 +78,7 @@ def _is_measurable(graph: Graph, op: Op) -> bool:
         volume(graph.tensors[name].box) * graph.tensors[name].element_bytes for name in (*op.inputs, *op.outputs)
     )
     is_random = any(info.kind == "random" for info in read)
-    is_plain = op.target.startswith("aten.") and of_numbers
+    is_plain = (op.target.startswith("aten.") or class_of(op) == LOCAL) and of_numbers
     return is_plain and op.is_cuttable and not op.writes and not is_random and len(dtypes) <= 1 and size <= MAX_BYTES
 
 
@@ -161,8 +164,9 @@ def compute_ratios(
 ) -> dict[str, Ratio]:
     """Return how many times its share half of each operator that was measured takes, by the names of the cost model.
 
-    Less than its share is taken for its share, since a plan may be bounded by that; and so is what a whole operator
-    hides that takes no longer than what a segment costs.
+    Its share has a whole start. Less than what the share is of the whole without starts is taken for that, since a plan
+    may be bounded by it (lower_bound.py); and for its share what a whole operator hides that takes no longer than what
+    a segment costs.
     """
     found, costs = dict[str, Ratio](), (machine.segment_s, machine.segment_back_s)
     for operator, times in zip(halves, measured, strict=True):
@@ -171,16 +175,18 @@ def compute_ratios(
         (whole, *parts), (work, *works) = times, operator.works
         for name, seconds, part in zip(operator.names, parts, works, strict=True):
             shares = zip(work.modelled_seconds(machine), part.modelled_seconds(machine), strict=True)
-            ratios = [1.0, 1.0]
+            ratios, halvings = [1.0, 1.0], dict(part.halvings)[name]
             for i, ((all_of_it, share), cost) in enumerate(zip(shares, costs, strict=True)):
                 is_large = whole[i] > 2 * cost and share > 0 and (i == 0 or work.gradients > 0)
                 if is_large:
-                    longer = (seconds[i] - cost) / (whole[i] - cost) / (share / all_of_it)
-                    ratios[i] = _round_ratio(longer, dict(part.halvings)[name])
+                    start = work.starts(machine)[i]
+                    least = (share - start) / (all_of_it - start) if start < all_of_it else 1.0
+                    taken = max(least, (seconds[i] - cost) / (whole[i] - cost))
+                    ratios[i] = _round_ratio(taken / (share / all_of_it), halvings)
             found[name] = (ratios[0], ratios[1])
     return found
 
 
 def _round_ratio(longer: float, halvings: float) -> float:
     """Return the ratio of a half, of a part that takes so many times as long as its share."""
-    return float(f"{min(MAX_RATIO, max(1.0, longer) ** (1 / halvings)):.3g}")
+    return float(f"{min(MAX_RATIO, longer ** (1 / halvings)):.3g}")

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 
 import msgspec
 import pytest
@@ -9,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import CostModel, name_half
 from cutset.partition.cluster.machines import Machine
-from cutset.partition.ir.box import sizes
+from cutset.partition.ir.box import sizes, volume
 from cutset.partition.ir.graph import Graph, Op
+from cutset.partition.operators.sharding.cost_class import LOCAL
 from cutset.runtime.hosts.heartbeat import RoleProgress
 from cutset.runtime.worker.flat_parameters import FlatParameters
 from cutset.runtime.worker.prepared_segment import MicroBatch
@@ -138,15 +141,47 @@ def test_ratios_say_how_many_times_its_share_a_half_takes(graph, monkeypatch):
     assert one.names == tuple(name_half(one.works[0].signature, op.nest.loops, i) for i in one.loops)
     for name, (ahead, back), work in zip(one.names, factors[1:], one.works[1:], strict=True):
         halvings = dict(work.halvings)[name]
-        expected = [min(MAX_RATIO, max(1.0, factor ** (1 / halvings))) for factor in (ahead, back)]
+        least = [
+            (share - start) * whole / (whole - start) / share
+            for whole, share, start in zip(
+                modelled[0], work.modelled_seconds(MACHINE), work.starts(MACHINE), strict=True
+            )
+        ]
+        assert all(0.5 < one < 1 for one in least)
+        expected = [
+            min(MAX_RATIO, max(lower, factor) ** (1 / halvings))
+            for lower, factor in zip(least, (ahead, back), strict=True)
+        ]
         assert found[name] == pytest.approx(expected, rel=1e-2)
     odd = [i for i in one.loops if op.nest.loops[i].size == 9]
     assert odd
     learned, costs = replace(MACHINE, ratios=found), CostModel(graph.tensors)
+    whole, start = costs.seconds(op, op.nest.box, MACHINE)[0], one.works[0].starts(MACHINE)[0]
     for i, (ahead, _) in zip(one.loops, factors[1:], strict=True):  # the cost model gives back what was measured
         box = tuple((0, stop // 2 if i == j else stop) for j, (_, stop) in enumerate(op.nest.box))
         plain = costs.seconds(op, box, MACHINE)[0]
-        assert costs.seconds(op, box, learned)[0] == pytest.approx(max(1.0, ahead) * plain, rel=2e-2)
+        least = (plain - start) / (whole - start) * whole
+        assert costs.seconds(op, box, learned)[0] == pytest.approx(max(least, ahead * plain), rel=2e-2)
+
+
+@pytest.mark.parametrize("machine", [MACHINE, replace(MACHINE, memory_bandwidth=1e8)], ids=["FLOPs", "bytes"])
+@pytest.mark.parametrize("target", ["aten.conv2d.default", "aten.linear.default"])
+def test_parts_together_take_no_less_than_the_whole(graph, monkeypatch, target, machine):
+    """However quick halves were: otherwise a plan could be below the bound that no plan is below."""
+    monkeypatch.setattr(operator_halves, "MIN_SHARE", 0.0)
+    one = find(graph, list_halves(graph, MACHINE), target)
+    (op,) = [op for op in graph.ops if op.target == target]
+    quick = [(1.0, 1.0), *[(1e-3, 1e-3)] * len(one.loops)]
+    learned, costs = replace(machine, ratios=compute_ratios([one], [quick], machine)), CostModel(graph.tensors)
+    assert any(min(ratio) < 1 for ratio in learned.ratios.values())
+    whole = costs.seconds(op, op.nest.box, learned)
+    for counts in product((1, 2, 3, 4), repeat=len(one.loops)):
+        box = list(op.nest.box)
+        for i, count in zip(one.loops, counts, strict=True):
+            box[i] = (0, max(1, op.nest.loops[i].size // count))
+        parts = volume(op.nest.box) / volume(tuple(box))
+        for all_of_it, part in zip(whole, costs.seconds(op, tuple(box), learned), strict=True):
+            assert parts * part >= 0.99 * all_of_it  # ratios are kept with three digits
 
 
 def test_what_takes_no_longer_than_a_segment_costs_keeps_its_share(graph, monkeypatch):
@@ -214,6 +249,16 @@ def test_what_reads_whole_numbers_or_is_not_torchs_is_left_out(monkeypatch):
         graph, ops=[msgspec.structs.replace(op, target="user.own.default") for op in graph.ops]
     )
     assert list_halves(own, MACHINE) == []
+
+
+def test_locally_connected_layers_are_halved(monkeypatch):
+    monkeypatch.setattr(operator_halves, "BUDGET_S", 0.0)
+    net = LocallyConnected2d(3, 4, size=(8, 8), kernel=3)
+    graph = capture(net, lambda out: out.sum(), [torch.zeros(6, 3, 8, 8)])[0]
+    (one,) = [one for one in list_halves(graph, MACHINE) if one.works[0].kind == LOCAL]
+    (times,) = time_halves([one.programs], RoleProgress())
+    assert len(times) == len(one.programs) > 1
+    assert all(ahead > 0 and back > 0 for ahead, back in times)
 
 
 def test_gradients_of_parameters_are_added_by_the_half_that_reads_them(graph, monkeypatch):
