@@ -12,8 +12,9 @@ depend on the lengths of a box alone, so they are cached by lengths.
 Where an operator was measured on a machine, its times are those of the model, times the ratio of measured and modelled
 time of the whole operator; the model then says only how they change with the size of a box. An operator is known by its
 signature: what it computes, of tensors of which shapes. A class may have a ratio, too, as runs have shown it. A part of
-an operator may take more than its share, as half of the channels of a convolution do: where halves were measured, too,
-a box is so many times slower as a half of each loop is, as often as that loop was halved.
+an operator may take more than its share, as half of the channels of a convolution do, or less, where it starts sooner
+than the smallest of its class: where halves were measured, too, a box takes so many times as long as a half of each
+loop does, as often as that loop was halved.
 """
 
 import math

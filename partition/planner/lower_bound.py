@@ -8,7 +8,7 @@ machines give a bound of it by its dual,
 where weights add up to 1. They are taken in proportion to the speed at which a machine computes the whole model, which
 is exact where machines differ in speed alone. Starts of operators, which every part has, are left out: how many parts
 there are is up to the plan. Parts of an operator together have its FLOPs, and read and write at least its bytes, so
-together they take at least its time by the roofline model.
+together they take at least its time by the roofline model; and no part that was measured is taken to be quicker.
 """
 
 import numpy as np
