@@ -70,7 +70,7 @@ def list_halves(graph: Graph, machine: Machine) -> list[OperatorHalves]:
 
 
 def _is_measurable(graph: Graph, op: Op) -> bool:
-    """Whether the operator is known, takes as long of made-up numbers, and changes nothing."""
+    """Whether it is torch's or a locally connected layer, takes as long of made-up numbers, and changes nothing."""
     read = [graph.tensors[name] for name in op.inputs]
     of_numbers = all(info.dtype == "bool" or getattr(torch, info.dtype).is_floating_point for info in read)
     dtypes = {info.dtype for info in read if info.gradient}
@@ -179,7 +179,7 @@ def compute_ratios(
             for i, ((all_of_it, share), cost) in enumerate(zip(shares, costs, strict=True)):
                 is_large = whole[i] > 2 * cost and share > 0 and (i == 0 or work.gradients > 0)
                 if is_large:
-                    start = work.starts(machine)[i]
+                    start = work.starts(machine)[i]  # of all parts alike
                     least = (share - start) / (all_of_it - start) if start < all_of_it else 1.0
                     taken = max(least, (seconds[i] - cost) / (whole[i] - cost))
                     ratios[i] = _round_ratio(taken / (share / all_of_it), halvings)

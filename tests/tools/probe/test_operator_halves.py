@@ -174,14 +174,15 @@ def test_parts_together_take_no_less_than_the_whole(graph, monkeypatch, target, 
     quick = [(1.0, 1.0), *[(1e-3, 1e-3)] * len(one.loops)]
     learned, costs = replace(machine, ratios=compute_ratios([one], [quick], machine)), CostModel(graph.tensors)
     assert any(min(ratio) < 1 for ratio in learned.ratios.values())
-    whole = costs.seconds(op, op.nest.box, learned)
+    whole, starts = costs.seconds(op, op.nest.box, learned), one.works[0].starts(learned)
     for counts in product((1, 2, 3, 4), repeat=len(one.loops)):
         box = list(op.nest.box)
         for i, count in zip(one.loops, counts, strict=True):
             box[i] = (0, max(1, op.nest.loops[i].size // count))
         parts = volume(op.nest.box) / volume(tuple(box))
-        for all_of_it, part in zip(whole, costs.seconds(op, tuple(box), learned), strict=True):
+        for all_of_it, part, start in zip(whole, costs.seconds(op, tuple(box), learned), starts, strict=True):
             assert parts * part >= 0.99 * all_of_it  # ratios are kept with three digits
+            assert parts * part >= (all_of_it - start) * (1 - 1e-12)  # by which the bound counts
 
 
 def test_what_takes_no_longer_than_a_segment_costs_keeps_its_share(graph, monkeypatch):
