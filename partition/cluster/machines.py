@@ -136,7 +136,8 @@ class SharedCores:
     copies what it sends to another of these into memory that both share; None where it travels by a network.
     whole_speedup: how many times as fast a single process computes that has all the cores; None where nobody knows.
     network_per_s: bytes/s of what travels by a network that a core can handle at one end, where it does nothing else:
-    it encrypts and sends, or receives and decrypts; None where nobody knows, and it takes no time.
+    it encrypts and sends, or receives and decrypts, while the message is on its way; None where nobody knows, and it
+    takes no time.
     """
 
     machines: tuple[int, ...]
@@ -146,13 +147,18 @@ class SharedCores:
     whole_speedup: float | None = None
     network_per_s: float | None = None
 
-    def slowdown(self, busy: int) -> float:
-        """How many times as long each of so many machines computes that compute at once."""
+    def slowdown(self, busy: int, handling: float = 0.0) -> float:
+        """How many times as long each of so many machines computes that compute at once.
+
+        handling: cores that are busy with what travels by a network at that moment: idle ones first, and no more than
+        half of all, since nobody has precedence.
+        """
+        cores = min(self.cores, len(self.machines))
+        left = max(cores / 2, cores - handling)
         if len(self.machines) == 1:
-            return 1.0 / (self.whole_speedup or 1.0)
-        used = min(busy, self.cores)
-        crowded = (used - 1) / (self.cores - 1) if self.cores > 1 else 1.0
-        return max(1.0, busy / self.cores) * (1.0 + crowded * (self.contention - 1.0) if busy > 1 else 1.0)
+            return 1.0 / (left * (self.whole_speedup or 1.0))
+        crowded = (min(busy, self.cores) - 1) / (self.cores - 1) if self.cores > 1 else 1.0
+        return max(1.0, busy / left) * (1.0 + crowded * (self.contention - 1.0) if busy > 1 else 1.0)
 
 
 @dataclass(frozen=True)
@@ -251,14 +257,14 @@ class Cluster:
         """Bytes/s at which a machine copies what it sends to another one; None where it travels."""
         return self._copies.get((source, target))
 
-    def sending_s(self, source: int, target: int, size: int) -> float:
-        """Seconds of a machine's core for bytes that it sends to another one: to copy them, or to send them."""
+    def copying_s(self, source: int, target: int, size: int) -> float:
+        """Seconds in which a machine copies bytes that it sends to another one; none where they travel."""
         copies_per_s = self.copies_between(source, target)
-        return self._handling_s(source) * size if copies_per_s is None else size / copies_per_s
+        return size / copies_per_s if copies_per_s is not None else 0.0
 
-    def receiving_s(self, source: int, target: int, size: int) -> float:
-        """Seconds of a machine's core for bytes that come from another one; none where that has copied them."""
-        return self._handling_s(target) * size if self.copies_between(source, target) is None else 0.0
+    def handling_s(self, machine: int, size: int) -> float:
+        """Seconds of a core in which bytes that travel by a network are handled at one of their ends, a machine."""
+        return self._handling.get(machine, 0.0) * size
 
     def on_network(self, bandwidth: float, latency_s: float, handled_per_s: float | None = None) -> "Cluster":
         """Return the same machines on a network by which all travels that they send each other, each with its cores.
@@ -286,10 +292,6 @@ class Cluster:
     def _latency(self, machine: int) -> float:
         own = self.machines[machine].latency_s
         return self.latency_s if own is None else own
-
-    def _handling_s(self, machine: int) -> float:
-        """Seconds of a machine's core for a byte that it sends or receives by a network."""
-        return self._handling.get(machine, 0.0)
 
     @cached_property
     def _handling(self) -> dict[int, float]:

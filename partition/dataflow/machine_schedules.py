@@ -96,9 +96,7 @@ def make_schedules(
         for segment in roles[machine].segments:
             segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
             for send in segment.sends:
-                segment.seconds += cluster.sending_s(machine, send.target, send.bytes)
-                reader = roles[send.target].segments[send.wakes]
-                reader.seconds += cluster.receiving_s(machine, send.target, send.bytes)
+                segment.seconds += cluster.copying_s(machine, send.target, send.bytes)
     _add_shared_state(dataflow, cluster, roles, micro_batches)
     adding = _find_repeated_adders(dataflow) if micro_batches > 1 else ()
     for machine, (role, in_flight) in enumerate(zip(roles, count_in_flight(dataflow, micro_batches), strict=True)):
@@ -171,10 +169,8 @@ def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[MachineS
         ends, gradients = (edge.source, edge.target), edge.gradient_bytes
         ahead.update(ends)
         back.update(ends if gradients else ())
-        ahead_s[edge.source] += cluster.sending_s(edge.source, edge.target, edge.bytes)
-        ahead_s[edge.target] += cluster.receiving_s(edge.source, edge.target, edge.bytes)
-        back_s[edge.target] += cluster.sending_s(edge.target, edge.source, gradients)
-        back_s[edge.source] += cluster.receiving_s(edge.target, edge.source, gradients)
+        ahead_s[edge.source] += cluster.copying_s(edge.source, edge.target, edge.bytes)
+        back_s[edge.target] += cluster.copying_s(edge.target, edge.source, gradients)
     for machine, spec in enumerate(cluster.machines):
         segments = roles[machine].segments
         if not segments:

@@ -11,8 +11,9 @@ The schedule is that of the workers, 1F1B (one forward, one backward; PipeDream,
 3. The gradients of shared state go back when the last micro-batch is done.
 
 A machine has one network card each way, its own or that of its host, which messages take in turn; a pair with a link of
-its own bypasses them. Those that share cores slow each other down while they compute (core_times.py). The backward pass
-sends each gradient back the way its tensor came.
+its own bypasses them. Those that share cores slow each other down while they compute (core_times.py), and so does what
+handling a message takes at both ends while it is on its way. The backward pass sends each gradient back the way its
+tensor came.
 """
 
 import heapq
@@ -103,7 +104,7 @@ def _flops(op: Op, instruction: Instruction, costs: CostModel) -> float:
     return work.flops + work.backward_flops
 
 
-START, ARRIVED, DONE, FOLDED, COMES = "start", "arrived", "done", "folded", "comes"
+START, ARRIVED, DONE, FOLDED, COMES, HANDLED = "start", "arrived", "done", "folded", "comes", "handled"
 
 
 class _Message(NamedTuple):
@@ -129,6 +130,7 @@ class _StepSimulation:
         self.number = 0
         self.network = NetworkTimes(cluster)
         self.messages: list[_Message] = []
+        self.handling: dict[int, list[tuple[int, float]]] = {}  # by message: machines, and cores that are busy with it
         self.busy = [False] * count
         self.cores = CoreTimes(cluster)
         self.running: dict[int, tuple[int, int, int]] = {}  # position, micro-batch, place in the timeline
@@ -161,7 +163,11 @@ class _StepSimulation:
             elif what == DONE:
                 self._done(machine, position, micro, time)
             elif what == COMES:
-                self._receive(self.messages[position], time)
+                self._receive(position, time)
+                continue
+            elif what == HANDLED:
+                for end, cores in self.handling.pop(position):
+                    self._expect(self.cores.handle(end, -cores, time))
                 continue
             if not self.busy[machine]:
                 self._next(machine, time)
@@ -235,9 +241,23 @@ class _StepSimulation:
         self.messages.append(_Message(source, target, size, begin_s, what, position, micro))
         self._at(first_s, COMES, target, len(self.messages) - 1)
 
-    def _receive(self, message: _Message, now: float) -> None:
+    def _receive(self, number: int, now: float) -> None:
         """The first byte of a message is there."""
+        message = self.messages[number]
         landed = self.network.receive(message.source, message.target, message.bytes, now)
         label = f"to {message.target}, {message.bytes} bytes"
         self.timeline.append(Activity(message.source, SEND, label, message.begin_s, landed))
+        self._handle(number, now, landed)
         self._at(landed, message.what, message.target, message.position, message.micro)
+
+    def _handle(self, number: int, now: float, landed: float) -> None:
+        """Keep cores at both ends of a message busy until it has landed, where they take time for what travels."""
+        message, cluster = self.messages[number], self.cluster
+        if landed <= now or cluster.copies_between(message.source, message.target) is not None:
+            return
+        seconds = [(end, cluster.handling_s(end, message.bytes)) for end in (message.source, message.target)]
+        if any(own for _, own in seconds):
+            self.handling[number] = [(end, own / (landed - now)) for end, own in seconds]
+            for end, cores in self.handling[number]:
+                self._expect(self.cores.handle(end, cores, now))
+            self._at(landed, HANDLED, message.target, number)

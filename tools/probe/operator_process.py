@@ -40,7 +40,7 @@ BUDGET_S, MIN_STEPS, MAX_STEPS = 4.5, 3, 30  # of all rounds
 UNCOUNTED = -1  # number of the first round, and of steps before one that counts
 AFTER_PEAK = -3  # number of the start that all processes agree on once they have measured their memory
 SETTLING, SETTLING_S = 3, 0.2  # steps before one that counts, and how long they may take
-PEAK_BUDGET_S, PEAK_STEPS = 1.0, 10  # what malloc holds grows for some steps, as what is freed leaves holes
+PEAK_BUDGET_S, PEAK_STEPS = 3.0, 30  # what malloc holds grows for some steps, as what is freed leaves holes
 
 Medians = list[tuple[float, float]]
 

@@ -59,7 +59,7 @@ def test_machines_that_share_cores_are_written_and_selected():
     assert cluster.select([2, 0]).shared == (SharedCores((1, 0), 2, 1.25),)
     assert cluster.select([0, 1]).shared == ()
     assert copying.select([1, 0]).shared == (SharedCores((1,), 2, 1.25, 1e9, network_per_s=1e8),)
-    assert copying.select([1, 0]).receiving_s(0, 1, 50) == pytest.approx(5e-7)
+    assert [copying.select([1, 0]).handling_s(machine, 50) for machine in (0, 1)] == [0.0, pytest.approx(5e-7)]
     assert copying.select([1]).shared == ()
 
 

@@ -88,27 +88,12 @@ def test_who_shares_memory_is_busy_with_copying_what_it_sends() -> None:
             assert after.seconds - before.seconds == pytest.approx(size / copies_per_s)
 
 
-def test_cores_that_are_shared_are_busy_with_what_they_send_and_receive_by_a_network() -> None:
-    dataflow, network_per_s = sliced(), 100.0
-    costs, apart = CostModel(dataflow.graph.tensors), uniform_cluster(MACHINES)
-    beside = replace(apart, shared=(SharedCores((0, 1), 2, network_per_s=network_per_s),))
+def test_no_segment_waits_for_what_cores_do_with_bytes_that_travel() -> None:
+    dataflow, costs = sliced(), CostModel(sliced().graph.tensors)
+    apart = uniform_cluster(MACHINES)
+    beside = replace(apart, shared=(SharedCores((0, 1), 2, network_per_s=100.0),))
     before, after = (make_schedules(dataflow, cluster, costs, [1.0] * MACHINES, 1) for cluster in (apart, beside))
-    handled = Counter[tuple[int, int]]()
-    for machine, role in enumerate(before):
-        for position, segment in enumerate(role.segments):
-            for send in segment.sends:
-                handled[machine, position] += send.bytes
-                handled[send.target, send.wakes] += send.bytes
-    longer = {
-        (machine, position): segment.seconds - before[machine].segments[position].seconds
-        for machine, role in enumerate(after)
-        for position, segment in enumerate(role.segments)
-        if machine != 2
-    }
-    assert longer
-    assert not dataflow.shared_edges, "else what they take is in the first and the last segment, too"
-    assert longer == pytest.approx({place: handled[place] / network_per_s for place in longer})
-    assert after[2].segments == before[2].segments, "the third machine has cores of its own"
+    assert [role.segments for role in before] == [role.segments for role in after]
 
 
 def test_rows_are_packed_and_unpacked_at_both_ends() -> None:

@@ -2,7 +2,8 @@
 
 One machine sends a message of some size and the other sends it back, as fast as it can. Half the time of a round is
 what a message takes; sizes make a line, whose slope is more than that of the wire: a tensor is encrypted before it is
-sent and decrypted when all of it is there.
+sent and decrypted when all of it is there. A message of machines that have computed meanwhile takes longer: what they
+send it with is in no cache any more.
 """
 
 import math
@@ -25,7 +26,8 @@ from ...probe.measure_step import ProcessPlacement
 
 ENTRY = "cutset.tools.bench.cluster.link:run_probe"
 SIZES = (1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
-ROUNDS, WARM_UP = 12, 3
+ROUNDS, WARM_UP, EXCHANGES = 12, 3, 40
+WORK_S, WORK_SIZE = 5e-3, 512  # of machines that compute between messages: products of matrices of so many rows
 HANDLING_S, MAX_ROUNDS, MIN_BUSY_S = 1.0, 200, 0.1  # the system tells what cores did in hundredths of a second
 RAW_BYTES, CHUNK = 24 << 20, 1 << 20
 PEERS = ["probe-0", "probe-1"]
@@ -40,14 +42,16 @@ class LinkSetup(msgspec.Struct, frozen=True):
 
 
 class LinkSamples(msgspec.Struct, frozen=True):
-    """What machine 0 measured: bytes/s of the raw connection, seconds of each round by size, and of each send.
+    """What a machine measured: bytes/s of the raw connection, seconds of each round by size, and of each send.
 
-    handled_per_s: as of `LinkTimes`.
+    exchanges: when the machine began to send the smallest message after some work, and when it had the other one's; of
+    all else, what the first machine measured counts. handled_per_s: as of `LinkTimes`.
     """
 
     raw: float
     rounds: dict[int, list[float]]
     sends: list[float]
+    exchanges: list[tuple[float, float]]
     handled_per_s: float | None
 
 
@@ -55,13 +59,15 @@ class LinkSamples(msgspec.Struct, frozen=True):
 class LinkTimes:
     """What a link does. raw: bytes/s of one TCP connection. points: (bytes, median seconds of a message one way).
 
-    message_s: what a worker spends on handing a message over, or on taking one. handled_per_s: bytes/s that a core can
+    message_s: what a worker spends on handing a message over, or on taking one. after_work_s: median seconds until two
+    machines that have computed meanwhile have each other's smallest message. handled_per_s: bytes/s that a core can
     handle at one end, of the host of both; None where nobody knows.
     """
 
     raw: float
     points: tuple[tuple[int, float], ...]
     message_s: float
+    after_work_s: float
     handled_per_s: float | None = None
 
 
@@ -73,10 +79,11 @@ def measure_link(process_placement: ProcessPlacement) -> LinkTimes:
         for i, name in enumerate(PEERS)
     ]
     with process_placement.make_launcher(roles, "link") as launcher:
-        first, _ = launcher.run()
-    timed = msgspec.convert(first, LinkSamples, strict=False)
+        timed, other = (msgspec.convert(one, LinkSamples, strict=False) for one in launcher.run())
     points = [(size, statistics.median(times[WARM_UP:]) / 2) for size, times in sorted(timed.rounds.items())]
-    return LinkTimes(timed.raw, tuple(points), statistics.median(timed.sends), timed.handled_per_s)
+    exchanges = list(zip(timed.exchanges, other.exchanges, strict=True))[WARM_UP:]
+    after_work_s = statistics.median(max(a[1], b[1]) - max(a[0], b[0]) for a, b in exchanges)
+    return LinkTimes(timed.raw, tuple(points), statistics.median(timed.sends), after_work_s, timed.handled_per_s)
 
 
 def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
@@ -91,8 +98,9 @@ def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
             _time_round(mailbox, link_setup.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)
         ]
         progress.value = number + 1
+    exchanges = [_time_exchange(mailbox, link_setup.machine, i) for i in range(WARM_UP + EXCHANGES)]
     handled_per_s = _measure_handling(mailbox, link_setup.machine, raw)
-    samples = LinkSamples(raw, rounds, sends, handled_per_s)
+    samples = LinkSamples(raw, rounds, sends, exchanges, handled_per_s)
     return msgspec.to_builtins(samples, str_keys=True)  # type: ignore[no-any-return]
 
 
@@ -125,6 +133,26 @@ def _time_round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor,
     if machine == 0:
         mailbox.wait([(peer, "ball", step, 0, 0)])
     return time.monotonic() - begin
+
+
+def _time_exchange(mailbox: Mailbox, machine: int, step: int) -> tuple[float, float]:
+    """Compute, then send the smallest message to the other machine, and take its; return when both began and ended.
+
+    By the clock of the host, which both have.
+    """
+    peer, tensor = PEERS[1 - machine], torch.zeros(SIZES[0], dtype=torch.uint8)
+    _work(WORK_S)
+    begin = time.monotonic()
+    mailbox.send(peer, Message("exchange", step, tensors=(tensor,)))
+    mailbox.wait([(peer, "exchange", step, 0, 0)])
+    return begin, time.monotonic()
+
+
+def _work(seconds: float) -> None:
+    """Compute for about so many seconds."""
+    end, matrix = time.monotonic() + seconds, torch.ones(WORK_SIZE, WORK_SIZE)
+    while time.monotonic() < end:
+        matrix = matrix @ matrix / WORK_SIZE
 
 
 def _receive_raw(mailbox: Mailbox, setup: LinkSetup) -> float:

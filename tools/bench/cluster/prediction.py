@@ -221,11 +221,10 @@ def _emulate(pair: StandingPair) -> Iterator[tuple[ProcessPlacement, float]]:
 
 
 def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cluster:
-    """Return machines with a measured link: what a message takes beside its handling at both ends."""
-    line = fit_line(link.points)
-    latency = max(MIN_LATENCY_S, line.start - 2 * cluster.machines[0].message_s)
-    handling = 2 / link.handled_per_s if link.handled_per_s else 0.0  # seconds a byte, at both ends
-    return cluster.on_network(1 / max(1 / payload_rate, line.slope - handling), latency, link.handled_per_s)
+    """Return machines with a measured link: what a message takes that machines send which have computed before."""
+    bandwidth = min(payload_rate, 1 / fit_line(link.points).slope)
+    latency = max(MIN_LATENCY_S, link.after_work_s - link.points[0][0] / bandwidth - 2 * cluster.machines[0].message_s)
+    return cluster.on_network(bandwidth, latency, link.handled_per_s)
 
 
 def _measure_round(one: PlannedPair, cluster: Cluster) -> None:

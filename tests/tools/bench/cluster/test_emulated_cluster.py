@@ -111,6 +111,7 @@ def test_a_link_has_its_rate_and_large_messages_take_as_long(cluster: EmulatedCl
     size, seconds = times.points[-1]
     assert 0.7 < seconds * cluster.payload_rate / size < 2.0
     assert times.points[0][1] < 0.1 * seconds
+    assert 0 < times.after_work_s < 0.5 * seconds
 
 
 @needs_namespaces

@@ -36,7 +36,7 @@ from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 
 SMALL = TaskSpec("cutset.tools.bench.cluster.recurrent_net:recurrent(layers=2,width=8,length=2,batch=4)")
-LINK = LinkTimes(119e6, ((1024, 2e-4), (1 << 20, 9e-3)), 5e-5)
+LINK = LinkTimes(119e6, ((1024, 2e-4), (1 << 20, 9e-3)), 5e-5, 4e-4)
 
 
 def experiment(**given: float) -> ClusterExperiment:

@@ -94,7 +94,7 @@ def test_bytes_are_exact_with_the_rows_that_did_not_travel():
 
 
 def test_a_measured_link_is_no_faster_than_its_wire():
-    link = LinkTimes(119e6, ((0, 1e-3), (1_000_000, 1e-3 + 0.01)), 1e-4, 3e8)
+    link = LinkTimes(119e6, ((0, 1e-3), (1_000_000, 1e-3 + 0.01)), 1e-4, 1.4e-3, 3e8)
     cluster = replace(
         uniform_cluster(2), machines=tuple(replace(m, message_s=2e-4) for m in uniform_cluster(2).machines)
     )
@@ -102,13 +102,15 @@ def test_a_measured_link_is_no_faster_than_its_wire():
     linked = _link_machines(cluster, link, 90e6)
     assert linked.shared == (SharedCores((0, 1), 2, 1.5, network_per_s=3e8),)
     assert isinstance(linked, Cluster)
-    assert (linked.bandwidth, linked.latency_s) == (90e6, pytest.approx(6e-4))
+    assert (linked.bandwidth, linked.latency_s) == (90e6, pytest.approx(1e-3)), "of a message after work"
     unknown = replace(link, handled_per_s=None)
     assert _link_machines(cluster, unknown, 110e6).bandwidth == pytest.approx(1e8)
     assert _link_machines(cluster, unknown, 110e6).shared == (SharedCores((0, 1), 2, 1.5),)
-    slower = replace(link, handled_per_s=4e8)
-    own = _link_machines(cluster, slower, 500e6).bandwidth
-    assert own == pytest.approx(1 / (1e-8 - 2 / 4e8)), "what both ends do with a byte is in its line, too"
+
+
+def test_the_wire_is_not_in_the_latency_of_the_smallest_message():
+    link = LinkTimes(12e6, ((1000, 3e-4), (1_000_000, 0.1)), 1e-4, 6e-4)
+    assert _link_machines(uniform_cluster(2), link, 1e7).latency_s == pytest.approx(5e-4)
 
 
 @pytest.mark.usefixtures("constants")
