@@ -6,7 +6,7 @@ It runs in the calling thread, so that the partition depends on nothing but the 
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -76,7 +76,8 @@ def _best_partition(
     parts = len(shares)
     loads = graph.flops[:, None] if graph.flops.any() else np.ones((len(graph), 1))
     room = part_capacity(loads, shares)
-    partitions = [_call_kahypar(graph, shares, seed, pins, start), *([] if start is None else [start])]
+    found = cut_hypergraph(graph, lambda loads: part_capacity(loads, shares)[:, 0], seed=seed, pins=pins, start=start)
+    partitions = [found, *([] if start is None else [start])]
     repaired = []
     for partition in partitions:
         full = fill_parts(graph.stars, loads, partition, [1] * parts, still=pins)
@@ -84,14 +85,24 @@ def _best_partition(
     return min(repaired, key=lambda part_of: (excess(loads, part_of, room), graph.sent_bytes(part_of)))
 
 
-def _call_kahypar(
-    graph: BlockHypergraph, shares: Floats, seed: int, pins: Mapping[int, int], start: Ints | None
+def cut_hypergraph(
+    graph: BlockHypergraph,
+    capacity: Callable[[Floats], Floats],
+    *,
+    seed: int = 0,
+    pins: Mapping[int, int] | None = None,
+    start: Ints | None = None,
 ) -> Ints:
-    """Call Mt-KaHyPar with weights that 32 bits hold."""
+    """Return the part of each vertex, as Mt-KaHyPar has them, by the least km1; one may be empty.
+
+    capacity: returns what each part may hold, [parts], of such loads [n, 1], which are the FLOPs as 32 bits hold them.
+    pins: vertices whose part is given. start: parts [n] to improve by V-cycles; without it they are found anew.
+    """
     module, library = load_kahypar()
-    parts, count = len(shares), len(graph)
-    weights = scale_to_integers(graph.flops)
-    limits = np.ceil(part_capacity(weights[:, None].astype(np.float64), shares)[:, 0])
+    count, pins = len(graph), pins or {}
+    weights = scale_to_integers(graph.flops, total=MAX_TOTAL // 2)  # what all parts may hold has to be less, too
+    limits = np.ceil(capacity(weights[:, None].astype(np.float64)))
+    parts = len(limits)
     context = library.context_from_preset(module.PresetType.DETERMINISTIC_QUALITY)
     context.set_partitioning_parameters(parts, TOLERANCE - 1, module.Objective.KM1)
     context.set_individual_target_block_weights([int(limit) for limit in limits])

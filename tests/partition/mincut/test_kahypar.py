@@ -35,6 +35,12 @@ def test_a_line_is_cut_in_pieces(parts: int) -> None:
     assert line(64).sent_bytes(part_of) <= 2 * 10 * (parts - 1) * 1.5
 
 
+def test_what_parts_may_hold_adds_up_in_32_bits_with_many_vertices() -> None:
+    part_of = np.array(partition_kahypar(line(20_000), 4, seed=0))
+    assert np.bincount(part_of, minlength=4).max() <= 1.05 * 5_000
+    assert line(20_000).sent_bytes(part_of) == 2 * 10 * 3
+
+
 def test_shares_are_followed() -> None:
     part_of = partition_kahypar(line(100), 2, seed=0, shares=[0.8, 0.2])
     assert 76 <= part_of.count(0) <= 84

@@ -57,7 +57,8 @@ def plan_bench_command(
     that are written by hand; takes some minutes. With --graphs: plans published
     graphs and compares with the results published for them, which are never used to find ours. The objective of a row
     is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer for PipeDream,
-    and the weight of what is cut for METIS and hMETIS.
+    the weight of the edges that are cut for METIS, and for hMETIS the connectivity, km1: the weight of each net times
+    the parts that it spans less one.
     """
     if more and not graphs:
         raise click.UsageError(f"{more[0]} needs --graphs: cutset bench plan --graphs {more[0]}")

@@ -122,15 +122,15 @@ def _plan_parts(file: GraphFile, graph: Hypergraph, parts: int, seed: int, limit
         format=file.format,
         machines=parts,
         cpus=0,
-        unit="edge cut" if graph.is_graph else "nets cut",
-        objective=partition.cut,
+        unit="edge cut" if graph.is_graph else "km1",
+        objective=partition.connectivity,  # which of a graph is the edge cut
         contiguous=None,
         proven=False,
         one_machine=None,
         reference=find_published(file.path.name, parts),
         seconds=seconds,
         details={
-            "connectivity": partition.connectivity,
+            "nets_cut": partition.cut,
             "imbalance": partition.imbalance,
             "parts": list(partition.part_of),
         },

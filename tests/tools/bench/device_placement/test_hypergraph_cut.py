@@ -1,10 +1,14 @@
 """Cuts of graphs and hypergraphs: counted by hand, even, and as small as they are known to be."""
 
 import itertools
+import random
 
+import numpy as np
 import pytest
 
 from cutset.errors import Infeasible
+from cutset.partition.mincut.block_hypergraph import build_hypergraph
+from cutset.partition.mincut.kahypar import cut_hypergraph
 from cutset.tools.bench.device_placement.graphs.hypergraph import (
     Hypergraph,
     compute_connectivity,
@@ -68,6 +72,21 @@ def test_a_wide_net_and_one_of_a_single_pin():
     found = partition_hypergraph(wide, 2)
     assert found.cut == 3
     assert found.part_of[1] == found.part_of[2]
+
+
+@pytest.mark.parametrize("parts", [2, 5, 8])
+def test_parts_send_no_more_than_those_of_kahypar_within_the_same_limit(parts):
+    drawn = random.Random(parts)
+    begins = [drawn.randrange(600) for _ in range(900)]
+    nets = tuple(tuple({(at + drawn.randrange(40)) % 600 for _ in range(drawn.randint(2, 6))}) for at in begins)
+    graph = Hypergraph(((1,),) * 600, (1,) * 600, nets, tuple(drawn.randint(1, 9) for _ in nets))
+    net = np.repeat(np.arange(len(nets)), [len(pins) for pins in nets])
+    pin, size = np.array([pin for pins in nets for pin in pins]), np.array(graph.net_weights, dtype=np.float64)
+    joined = build_hypergraph(np.ones(600), net, pin, size)
+    theirs = cut_hypergraph(joined, lambda loads: np.full(parts, 1.03 * loads.sum() / parts))
+    ours = partition_hypergraph(graph, parts)
+    assert ours.connectivity <= joined.sent_bytes(theirs) == compute_connectivity(graph, theirs.tolist())
+    assert ours.imbalance <= 1.03
 
 
 def test_one_part_no_nets_and_too_many_parts():
