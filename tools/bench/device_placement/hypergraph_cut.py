@@ -126,8 +126,9 @@ class _VCycles:
         return [int(part) for part in cut_hypergraph(graph, self._capacity, start=begin)[place]]
 
     def _capacity(self, loads: Floats) -> Floats:
-        """Return the limit of each part, of weights that are scaled."""
-        return np.full(self._parts, self._limit * float(loads.sum()) / (float(self._weights.sum()) or 1.0))
+        """Return the limit of each part, of weights that are scaled; where nothing weighs anything there is none."""
+        total = float(self._weights.sum())
+        return np.full(self._parts, (self._limit / total if total else 1.0) * float(loads.sum()))
 
     def _is_valid(self, part_of: list[int]) -> bool:
         held = np.bincount(part_of, self._weights, minlength=self._parts)

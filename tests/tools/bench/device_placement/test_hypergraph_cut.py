@@ -89,8 +89,10 @@ def test_parts_send_no_more_than_those_of_kahypar_within_the_same_limit(parts):
     assert ours.imbalance <= 1.03
 
 
-def test_one_part_no_nets_and_too_many_parts():
+def test_one_part_no_nets_no_weights_and_too_many_parts():
     assert partition_hypergraph(grid(2, 2), 1).cut == 0
+    weightless = Hypergraph(((0,),) * 6, (1,) * 6, ((0, 1, 2), (3, 4, 5), (2, 3)), (5, 5, 1))
+    assert partition_hypergraph(weightless, 2).cut == 1
     loose = Hypergraph(((1,),) * 4, (1,) * 4, (), ())
     assert partition_hypergraph(loose, 2).imbalance == 1.0
     with pytest.raises(Infeasible) as caught:
