@@ -18,7 +18,8 @@ from ....partition.mincut.kahypar import cut_hypergraph
 from ....partition.mincut.metis import partition_metis
 from .graphs.hypergraph import Hypergraph, compute_connectivity, compute_cut_weight, compute_imbalance
 
-METIS_STARTS, KAHYPAR_STARTS, MAX_CYCLES = 4, 3, 6
+METIS_STARTS, KAHYPAR_STARTS = 4, 5
+AGAIN = 4  # times that V-cycles begin with the best parts, each in another order
 WIDE = 12  # pins above which a net becomes a ring
 STEPS_A_VERTEX, MAX_STEPS = 120, 4_000_000
 BATCH = 1 << 15
@@ -49,8 +50,9 @@ def partition_hypergraph(
     starts = [partition_metis(edges, parts, seed=seed + 10 * i) for i in range(METIS_STARTS if parts > 1 else 1)]
     best = starts[0]
     if parts > 1 and graph.nets:
-        limit = _find_limit(graph, starts, parts, tolerance)
-        best = _VCycles(graph, parts, limit, seed).improve(starts, stop)
+        weights = np.array([weights[0] for weights in graph.weights], dtype=np.float64)
+        limit = _find_limit(weights, starts, parts, tolerance)
+        best = _VCycles(graph, weights, parts, limit, seed).improve(starts, stop)
         best = _PartRefinement(graph, best, parts, limit).anneal(seed, stop)
     return HypergraphPartition(
         tuple(best),
@@ -80,40 +82,47 @@ def _expand_nets(graph: Hypergraph) -> CsrGraph:
     return build_csr_graph(loads, np.array(a, dtype=np.int64), np.array(b, dtype=np.int64), np.array(weight))
 
 
-def _find_limit(graph: Hypergraph, starts: Sequence[Sequence[int]], parts: int, tolerance: float) -> float:
+def _find_limit(weights: Floats, starts: Sequence[Sequence[int]], parts: int, tolerance: float) -> float:
     """Return what a part may weigh: no less than what METIS came to, since parts cannot always be evener."""
-    weights = np.array([weights[0] for weights in graph.weights], dtype=np.float64)
     heaviest = min(float(np.bincount(start, weights, minlength=parts).max()) for start in starts)
     return max(tolerance * float(weights.sum()) / parts, heaviest)
 
 
 class _VCycles:
-    """Mt-KaHyPar from several starts. It is deterministic, so another start is another order of the vertices."""
+    """Mt-KaHyPar from several starts. It is deterministic, so another start is another order of the vertices.
 
-    def __init__(self, graph: Hypergraph, parts: int, limit: float, seed: int) -> None:
-        self._graph, self._parts, self._limit = graph, parts, limit
-        self._weights = np.array([weights[0] for weights in graph.weights], dtype=np.float64)
+    weights: [n]. limit: of the weight of a part.
+    """
+
+    def __init__(self, graph: Hypergraph, weights: Floats, parts: int, limit: float, seed: int) -> None:
+        self._graph, self._weights, self._parts, self._limit = graph, weights, parts, limit
         self._net = np.repeat(np.arange(len(graph.nets)), [len(net) for net in graph.nets])
         self._pin = np.array([pin for net in graph.nets for pin in net], dtype=np.int64)
         self._net_weights = np.array(graph.net_weights, dtype=np.float64)
         self._orders = np.random.default_rng(seed)
 
     def improve(self, starts: Sequence[Sequence[int]], stop: Callable[[], bool]) -> list[int]:
-        """Return the best parts that come of these or of none, and are within the limit."""
+        """Return the best parts that come of none of these or of one, and are within the limit.
+
+        First those without a start: where there is little time, they are no worse than Mt-KaHyPar by itself.
+        """
         found = [list(start) for start in starts]
-        for start in [*found, *[None] * KAHYPAR_STARTS]:
+        for start in [*[None] * KAHYPAR_STARTS, *found]:
             if not stop():
                 found.append(self._cycle(start))
-        best = min(filter(self._is_valid, found), key=self._rate)
-        for _ in range(MAX_CYCLES):
-            better = best if stop() else self._cycle(best)
-            if not self._is_valid(better) or self._rate(better) >= self._rate(best):
-                break
-            best = better
+        best = self._choose(found)
+        for _ in range(AGAIN):
+            if not stop():
+                best = self._choose([best, self._cycle(best)])
         return best
 
+    def _choose(self, found: Sequence[list[int]]) -> list[int]:
+        """Return those of the smallest connectivity that are within the limit."""
+        valid = [part_of for part_of in found if self._is_valid(part_of)]
+        return min(valid, key=lambda part_of: (compute_connectivity(self._graph, part_of), part_of))
+
     def _cycle(self, start: Sequence[int] | None) -> list[int]:
-        """Return the parts to which V-cycles from a start come, in an order of the vertices that was not tried yet."""
+        """Return the parts to which V-cycles come, from a start or from what is found without, in a new order."""
         place = self._orders.permutation(len(self._weights))
         weights = np.empty_like(self._weights)
         weights[place] = self._weights
@@ -133,9 +142,6 @@ class _VCycles:
     def _is_valid(self, part_of: list[int]) -> bool:
         held = np.bincount(part_of, self._weights, minlength=self._parts)
         return len(set(part_of)) == self._parts and float(held.max()) <= self._limit
-
-    def _rate(self, part_of: list[int]) -> tuple[int, list[int]]:
-        return compute_connectivity(self._graph, part_of), part_of
 
 
 class _PartRefinement:
