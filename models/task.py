@@ -77,6 +77,8 @@ def call_by_name(model: Callable[..., Any], inputs: Sequence[Tensor], names: Seq
 def _as_tensors(values: Any) -> tuple[Tensor, ...]:
     """Return tensors over the same memory. Nobody writes to samples, so it may be that of a file mapped for reading."""
     several = values if isinstance(values, tuple | list) else (values,)
+    if all(isinstance(value, Tensor) for value in several):  # as in every step; to change warnings takes longer
+        return tuple(several)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return tuple(torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in several)

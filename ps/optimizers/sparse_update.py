@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ...runtime.worker.flat_gradient import FlatGradient, SparseTable
@@ -19,10 +18,9 @@ def apply_lazily(
     for part, own in parts:
         value, memory = part.read(values), {name: part.read(whole) for name, whole in state.items()}
         optimizer.at(*part.span).apply(value, own, memory, update)
-        for name in memory.keys() - state.keys():
-            state[name] = torch.zeros_like(values)
-        for whole, changed in [(values, value), *((state[name], memory[name]) for name in memory)]:
-            part.write(whole, changed)
+        part.write(values, value)
+        for name, changed in memory.items():
+            part.write(state[name], changed)
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,7 @@ class _Run:
         return flat[self.where]
 
     def write(self, flat: Tensor, part: Tensor) -> None:
-        if part.data_ptr() != flat[self.where].data_ptr():  # the optimizer has begun to remember something
-            flat[self.where] = part
+        """It is written already."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ class SharedParameters:
         memory = SharedTensors.attach(msgspec.convert(reply["location"], SharedTensorLocation))
         self.values = memory.tensors[VALUE]
         self._state = {n.removeprefix(STATE): t for n, t in memory.tensors.items() if n.startswith(STATE)}
-        self._counts = memory.tensors[COUNTS].view(-1, MAX_TAU + 1)  # by replica and tau
+        # By replica and tau. An operator of torch on so few numbers would take several times as long.
+        self._counts = memory.tensors[COUNTS].view(-1, MAX_TAU + 1).numpy()
         self._base, self._replica = int(reply["version"]), replica
 
     @property

@@ -30,7 +30,9 @@ class SampleLoader:
     def read(self, number: int, upcoming: Iterable[int] = ()) -> Data:
         """Return global batch `number`. upcoming: numbers of batches that are probably next."""
         if self._forks is None:
-            return self._samples.rows(self._stream.indices(number), self._stream.epochs(number))
+            # Samples in memory are the same in all epochs.
+            epochs = None if isinstance(self._samples, Data) else self._stream.epochs(number)
+            return self._samples.rows(self._stream.indices(number), epochs)
         wanted = [number, *upcoming]
         for unwanted in self._reading.keys() - set(wanted):  # of steps that a method has skipped
             self._reading.pop(unwanted).forget(unwanted)

@@ -116,6 +116,16 @@ def test_a_prediction_is_in_evaluation_mode() -> None:
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())
 
 
+def test_a_step_is_in_training_mode_whoever_has_evaluated_before() -> None:
+    model = net()
+    model[1].eval()  # as a script may have left it
+    worker = UncutWorker(model, nn.functional.cross_entropy)
+    for leave_training in (lambda: None, lambda: worker.predict(batch_of(0)), model.eval):
+        leave_training()
+        worker.step(batch_of(1), 1)
+        assert all(module.training for module in model.modules())
+
+
 def test_updates_too_small_for_a_half_add_up_in_its_master() -> None:
     """Beside plain torch on rounded weights, with a float32 copy that is updated by hand."""
     torch.manual_seed(0)
