@@ -25,7 +25,7 @@ def channel_command(rounds: int, as_json: bool) -> None:
 
 @click.command("ps")
 @rounds_option(7)
-@click.option("--pslite", type=PathOption(), help="A program built with ps-lite, to run before and after, and compare.")
+@click.option("--pslite", type=PathOption(), help="A program built with ps-lite, to run in turn, and compare.")
 @json_option
 def ps_command(rounds: int, pslite: Path | None, as_json: bool) -> None:
     """Measure how fast 100 MB of parameters travel to shards and back, updates applied.
@@ -35,14 +35,10 @@ def ps_command(rounds: int, pslite: Path | None, as_json: bool) -> None:
     are timed once in each round.
     """
     from ..bench_table import show_tables
-    from ..transport.parameter_server import measure
     from ..transport.parameter_server_goals import tabulate_goals, tabulate_rates
-    from ..transport.pslite import make_rows, run_pslite
+    from ..transport.pslite import measure_beside
 
-    runs = [run_pslite(pslite)] if pslite else []
-    rates = measure(rounds=rounds)
-    if pslite:
-        rates += make_rows([*runs, run_pslite(pslite)])
+    rates = measure_beside(pslite, rounds=rounds)
     show_tables(tabulate_rates(rates), tabulate_goals(rates), as_json=as_json)
 
 

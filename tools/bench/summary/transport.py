@@ -10,7 +10,7 @@ from ..transport.channel import ChannelRates
 from ..transport.optimizers import OptimizerRates
 from ..transport.parameter_server import BOTH_WAYS, CASES, ONE_WAY, PULL, PUSH_PULL, WAYS, ServerRate
 from ..transport.parameter_server_goals import GOALS, MIN_ADAGRAD, MIN_ENCRYPTED, PSLITE_GOALS
-from ..transport.pslite import PSLITE, make_rows, run_pslite
+from ..transport.pslite import PSLITE, measure_beside
 from ..transport.transports import CURVE, GLOO, MEMCPY, PLAIN, RAW, TRANSPORTS
 from .benchmark import BenchmarkOptions, Tell
 
@@ -50,13 +50,10 @@ def compare_optimizers(rows: Sequence[OptimizerRates]) -> Iterator[PeerCompariso
 
 
 def measure_servers(options: BenchmarkOptions, tell: Tell) -> Sequence[PeerComparison]:
-    """Time parameter servers, and ps-lite before and after if there is a program of it."""
+    """Time parameter servers, and ps-lite in turn if there is a program of it."""
     program = Path(options.pslite) if options.pslite and not options.short else None
-    runs = [run_pslite(program)] if program else []
     cases = [case for case in CASES if case.shards == 1 or not options.short]
-    rows = parameter_server.measure(rounds=options.choose_rounds(parameter_server.ROUNDS), cases=cases)
-    if program:
-        rows += make_rows([*runs, run_pslite(program)])
+    rows = measure_beside(program, rounds=options.choose_rounds(parameter_server.ROUNDS), cases=cases)
     return tuple(compare_servers(rows))
 
 

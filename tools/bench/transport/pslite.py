@@ -7,15 +7,34 @@ worker prints "push A pull B push+pull C", the rates of 100 MB in 25 keys in GB/
 import re
 import socket
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ....errors import BadInput
-from .parameter_server import PULL, PUSH, PUSH_PULL, ServerRate
+from .parameter_server import CASES, PULL, PUSH, PUSH_PULL, Case, ServerRate, measure
 from .transports import HOST
 
 PSLITE = "ps-lite"
 TIMEOUT_S = 120.0
+ROUNDS_BETWEEN = 2  # of ours, between two runs of the program: a machine that others share is not long the same
 _RATES = re.compile(r"push ([\d.]+) pull ([\d.]+) push\+pull ([\d.]+)")
+
+
+def measure_beside(program: Path | None, *, rounds: int, cases: Sequence[Case] = CASES) -> list[ServerRate]:
+    """Time all cases as `measure` does; where there is a program, in turn with it, which has rounds of its own.
+
+    BadInput where the program cannot be run, or prints no rates.
+    """
+    if program is None:
+        return measure(rounds=rounds, cases=cases)
+    runs, timed = [run_pslite(program)], dict[tuple[str, str, int, str], ServerRate]()
+    for done in range(0, rounds, ROUNDS_BETWEEN):
+        for row in measure(rounds=min(ROUNDS_BETWEEN, rounds - done), cases=cases):
+            key = row.way, row.what, row.shards, row.optimizer
+            timed[key] = replace(row, rates=(*timed[key].rates, *row.rates)) if key in timed else row
+        runs.append(run_pslite(program))
+    return [*timed.values(), *make_rows(runs)]
 
 
 def run_pslite(program: Path, servers: int = 1) -> dict[str, float]:

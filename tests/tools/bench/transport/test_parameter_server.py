@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cutset.errors import BadInput
 from cutset.tools.bench.commands.transport import ps_command
-from cutset.tools.bench.transport import parameter_server as ps
+from cutset.tools.bench.transport import pslite
 from cutset.tools.bench.transport.parameter_server import (
     BOTH_WAYS,
     CASES,
@@ -23,7 +23,7 @@ from cutset.tools.bench.transport.parameter_server import (
     measure,
 )
 from cutset.tools.bench.transport.parameter_server_goals import judge_goals, tabulate_goals, tabulate_rates
-from cutset.tools.bench.transport.pslite import PSLITE, make_rows, run_pslite
+from cutset.tools.bench.transport.pslite import PSLITE, make_rows, measure_beside, run_pslite
 from cutset.tools.bench.transport.transports import CURVE, GLOO, MEMCPY, PLAIN, RAW, SHARED
 
 BESIDE = [(MEMCPY, ONE_WAY), (RAW, ONE_WAY), (RAW, BOTH_WAYS), (GLOO, SUMMED)]
@@ -128,6 +128,30 @@ def test_a_program_is_run_in_all_three_roles_and_its_rates_are_read(tmp_path):
     assert run_pslite(program) == {PUSH: 2.1e9, PULL: 1.7e9, PUSH_PULL: 1.8e9}
 
 
+def test_a_program_takes_its_turn_between_our_rounds(tmp_path, monkeypatch):
+    turns = []
+
+    def measure_some(*, rounds, cases):
+        turns.append(rounds)
+        return [
+            ServerRate(PLAIN, what, 1, "sgd", tuple(float(len(turns)) for _ in range(rounds))) for what in (PUSH, PULL)
+        ]
+
+    def run(program):
+        turns.append(program)
+        return {PUSH: len(turns), PULL: 1.0, PUSH_PULL: 1.0}
+
+    monkeypatch.setattr(pslite, "measure", measure_some)
+    monkeypatch.setattr(pslite, "run_pslite", run)
+    rates = {(row.way, row.what): row.rates for row in measure_beside(tmp_path, rounds=5)}
+    assert turns == [tmp_path, 2, tmp_path, 2, tmp_path, 1, tmp_path]
+    assert rates[PLAIN, PUSH] == rates[PLAIN, PULL] == (2.0, 2.0, 4.0, 4.0, 6.0)
+    assert rates[PSLITE, PUSH] == (1, 3, 5, 7)
+    turns.clear()
+    assert [row.way for row in measure_beside(None, rounds=5)] == [PLAIN, PLAIN]
+    assert turns == [5]
+
+
 def test_a_program_that_will_not_do_is_said(tmp_path):
     with pytest.raises(BadInput, match="does not run"):
         run_pslite(tmp_path / "none")
@@ -139,7 +163,7 @@ def test_a_program_that_will_not_do_is_said(tmp_path):
 
 
 def test_rounds_and_goals_are_in_the_json(monkeypatch):
-    monkeypatch.setattr(ps, "measure", lambda rounds: rows()[:rounds])
+    monkeypatch.setattr(pslite, "measure", lambda rounds, cases: rows()[:rounds])
     done = CliRunner().invoke(ps_command, ["--rounds", "3", "--json"])
     assert json.loads(done.output) == json.loads(
         json.dumps({**tabulate_rates(rows()[:3]).to_dict(), **tabulate_goals(rows()[:3]).to_dict()})
