@@ -197,7 +197,9 @@ class Replica:
         for worker in self.workers:
             for (name, box), tensor in parts(worker).items():
                 extents = worker.program.tensors[name].extents
-                whole.setdefault(name, torch.zeros(extents, dtype=tensor.dtype))[slices(box)] = tensor
+                if name not in whole:
+                    whole[name] = torch.zeros(extents, dtype=tensor.dtype)
+                whole[name][slices(box)] = tensor
         shapes = {name: w.program.tensors[name].shape for w in self.workers for name in w.program.tensors}
         return {name: tensor.reshape(shapes[name]) for name, tensor in whole.items()}
 

@@ -55,19 +55,27 @@ class Handshake:
         return message.body["value"]
 
 
+class _Buffers(dict[int, Tensor]):
+    """Memory of so many bytes, made at its first use: to make it anew would take longer than to fill it."""
+
+    def __missing__(self, size: int) -> Tensor:
+        self[size] = tensor = torch.zeros(size, dtype=torch.uint8)
+        return tensor
+
+
 class _RawSocket:
     """A TCP socket, whose bytes are received into the same buffers again and again."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffers: dict[int, Tensor] = {}
+        self._buffers = _Buffers()
 
     def send(self, tensor: Tensor) -> None:
         self._socket.sendall(tensor.numpy().data)
 
     def receive(self, size: int) -> Tensor:
-        tensor = self._buffers.setdefault(size, torch.zeros(size, dtype=torch.uint8))
+        tensor = self._buffers[size]
         rest = memoryview(tensor.numpy().data)
         while rest:
             count = self._socket.recv_into(rest)
@@ -91,7 +99,7 @@ class _Gloo:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group("gloo", store=store, rank=machine, world_size=2)
         self._sent: deque[dist.Work] = deque()
-        self._buffers: dict[int, Tensor] = {}
+        self._buffers = _Buffers()
 
     def send(self, tensor: Tensor) -> None:
         work = dist.isend(tensor, self._peer)
@@ -101,7 +109,7 @@ class _Gloo:
             self._sent.popleft().wait()
 
     def receive(self, size: int) -> Tensor:
-        tensor = self._buffers.setdefault(size, torch.zeros(size, dtype=torch.uint8))
+        tensor = self._buffers[size]
         dist.recv(tensor, self._peer)
         return tensor
 
@@ -133,10 +141,10 @@ class _Memcpy:
     """A copy within this process, from one place in memory to another."""
 
     def __init__(self) -> None:
-        self._buffers: dict[int, Tensor] = {}
+        self._buffers = _Buffers()
 
     def send(self, tensor: Tensor) -> None:
-        self._buffers.setdefault(tensor.numel(), torch.zeros_like(tensor)).copy_(tensor)
+        self._buffers[tensor.nbytes].copy_(tensor.view(torch.uint8))
 
     def receive(self, size: int) -> Tensor:
         return self._buffers[size]
