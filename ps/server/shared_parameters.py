@@ -40,7 +40,7 @@ class SharedParameters:
         memory = SharedTensors.attach(msgspec.convert(reply["location"], SharedTensorLocation))
         self.values = memory.tensors[VALUE]
         self._state = {n.removeprefix(STATE): t for n, t in memory.tensors.items() if n.startswith(STATE)}
-        # By replica and tau. An operator of torch on so few numbers would take several times as long.
+        # By replica and tau; in numpy, since operators of torch take longer to start.
         self._counts = memory.tensors[COUNTS].view(-1, MAX_TAU + 1).numpy()
         self._base, self._replica = int(reply["version"]), replica
 
