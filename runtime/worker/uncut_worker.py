@@ -120,7 +120,7 @@ class UncutWorker(FlatModel):
 
 @contextmanager
 def _keep_generator() -> Iterator[torch.Generator]:
-    """Leave torch's random numbers as they were, as `torch.random.fork_rng` does, which also looks for other devices."""
+    """Leave torch's random numbers as they were, as `torch.random.fork_rng`, which looks for other devices, too."""
     generator = torch.default_generator
     before = generator.get_state()
     try:
