@@ -8,8 +8,15 @@ from .options import json_option, print_progress, rounds_option
 
 @click.command("data")
 @rounds_option(5, help="Rounds; each trains once with each transform, in turn.")
+@click.option(
+    "--width",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    help="Units of each layer of the net; with twice as many, a step takes some four times as long.",
+)
 @json_option
-def data_command(rounds: int, as_json: bool) -> None:
+def data_command(rounds: int, width: int, as_json: bool) -> None:
     """Measure what transforms of samples cost that take as long as the training itself.
 
     Trains in one process, by two replicas, and in a plain loop over torch's DataLoader: without transforms, with one
@@ -18,7 +25,7 @@ def data_command(rounds: int, as_json: bool) -> None:
     """
     from ..training.data_speed import measure, tabulate
 
-    found = measure(rounds=rounds, on_progress=print_progress)
+    found = measure(rounds=rounds, width=width, on_progress=print_progress)
     table = tabulate(found)
     if as_json:
         click.echo(to_json(table.to_dict()))

@@ -1,7 +1,8 @@
 """`cutset bench data`: training speed with transforms of samples that cost as much as a step, and without.
 
 Samples are read ahead, in processes beside each that trains; so a transform should cost nothing where it waits (for a
-disk, a network), or where a core is free for it.
+disk, a network), or where a core is free for it. A core is taken at the end of every wait, for a moment, which counts
+the more the shorter a step is: a net of another width takes another time.
 """
 
 import os
@@ -11,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,18 +32,19 @@ from .plain_loader import measure_loader
 
 NONE, WAITS, COMPUTES = "none", "waits", "computes"
 GOAL = 0.9  # of the speed without transforms, where cores are free for the readers
-REPLICAS, BATCH, WIDTH, CLASSES, STEPS = 2, 32, 1024, 10, 200
+REPLICAS, BATCH, CLASSES, STEPS = 2, 32, 10, 200
+WIDTH = 1024  # of all layers of the net, and of its images
 LR = 0.001
 ALONE, TOGETHER, TORCH = "one process", f"{REPLICAS} replicas", "torch, DataLoader"
 WAYS = (ALONE, TOGETHER, TORCH)
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """Random images. transform: what happens to each as it is read, for `seconds`: of a clock, or of a core."""
+    """Random images [width]. transform: what happens to each when read, for `seconds` of a clock or of a core."""
 
-    def __init__(self, count: int, transform: str, seconds: float) -> None:
+    def __init__(self, count: int, transform: str, seconds: float, width: int = WIDTH) -> None:
         self._transform, self._seconds = transform, seconds
-        self._images = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(count))
+        self._images = torch.randn(count, width, generator=torch.Generator().manual_seed(count))
 
     def __len__(self) -> int:
         return len(self._images)
@@ -56,16 +59,16 @@ class Images(Dataset[tuple[Tensor, int]]):
         return self._images[number], number % CLASSES
 
 
-def images(transform: str = NONE, seconds: float = 0.0) -> Task:
+def images(transform: str = NONE, seconds: float = 0.0, width: int = WIDTH) -> Task:
     """Return the task that is measured; its test samples have no transform."""
     sizes = {"train": (STEPS * BATCH * REPLICAS, transform), "test": (BATCH, NONE)}
-    data = {split: Images(count, of_split, seconds) for split, (count, of_split) in sizes.items()}
-    return Task("images", _build_net, nn.functional.cross_entropy, data=data.__getitem__, batch=BATCH)
+    data = {split: Images(count, of_split, seconds, width) for split, (count, of_split) in sizes.items()}
+    return Task("images", partial(_build_net, width), nn.functional.cross_entropy, data=data.__getitem__, batch=BATCH)
 
 
-def _build_net() -> nn.Module:
+def _build_net(width: int) -> nn.Module:
     return nn.Sequential(
-        nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES)
+        nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES)
     )
 
 
@@ -106,22 +109,24 @@ class DataSpeed:
         return self.ratio >= GOAL if self.has_goal else None
 
 
-def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: None) -> list[DataSpeed]:
+def measure(
+    *, rounds: int, width: int = WIDTH, on_progress: Callable[[str], object] = lambda line: None
+) -> list[DataSpeed]:
     """Return the speeds; each round trains in every way without transforms and then with each, in turn.
 
     The transforms cost what a step took without them in the same round, and their speed is compared with the mean of
     those before and after the round, as the speed of a machine changes.
     """
-    plain, others = [_train(NONE, 0.0, WAYS)], defaultdict[tuple[str, str], list[_Speed]](list)
+    plain, others = [_train(NONE, 0.0, WAYS, width)], defaultdict[tuple[str, str], list[_Speed]](list)
     for number in range(rounds):
         for found in plain[-1].values():
             on_progress(_describe(number, NONE, found))
         for transform in (WAITS, COMPUTES):
             for how, of_plain in plain[-1].items():
-                found = _train(transform, of_plain.step_s / BATCH, [how])[how]
+                found = _train(transform, of_plain.step_s / BATCH, [how], width)[how]
                 others[how, transform].append(found)
                 on_progress(_describe(number, transform, found))
-        plain.append(_train(NONE, 0.0, WAYS))
+        plain.append(_train(NONE, 0.0, WAYS, width))
     by_way = {how: [found[how] for found in plain] for how in WAYS}
     rows = [_compare(NONE, own[:-1], [(one, one) for one in own[:-1]]) for own in by_way.values()]
     return rows + [_compare(kind, own, list(pairwise(by_way[how]))) for (how, kind), own in others.items()]
@@ -139,12 +144,13 @@ class _Speed:
         return BATCH * self.replicas / self.samples_per_s
 
 
-def _train(transform: str, seconds: float, ways: Sequence[str]) -> dict[str, _Speed]:
+def _train(transform: str, seconds: float, ways: Sequence[str], width: int) -> dict[str, _Speed]:
     """Return the speed of each of these ways, and of those that come with them. seconds: of the transform of a sample.
 
     One process is the baseline of a run by replicas, so these come with it.
     """
-    name, found = f"{__name__}:images(transform={transform!r},seconds={seconds!r})", dict[str, _Speed]()
+    name = f"{__name__}:images(transform={transform!r},seconds={seconds!r},width={width})"
+    found = dict[str, _Speed]()
     replicas = {ALONE: 1, TOGETHER: REPLICAS}
     if ours := [how for how in replicas if how in ways or ALONE in ways]:
         with tempfile.TemporaryDirectory(prefix="cutset-data-") as folder:

@@ -63,7 +63,8 @@ def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.Mon
     """Its speed is compared with that before and after; the machine is faster from training to training."""
     trained = list[tuple[str, float, list[str]]]()
 
-    def train(transform: str, seconds: float, ways: Sequence[str]) -> dict[str, data_speed._Speed]:
+    def train(transform: str, seconds: float, ways: Sequence[str], width: int) -> dict[str, data_speed._Speed]:
+        assert width == 96
         trained.append((transform, seconds, list(ways)))
         speed = 100.0 * len(trained)
         speeds = {
@@ -74,7 +75,7 @@ def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.Mon
         return {how: speeds[how] for how in (WAYS if ALONE in ways else ways)}
 
     monkeypatch.setattr(data_speed, "_train", train)
-    rows = {(row.how, row.transform): row for row in data_speed.measure(rounds=2)}
+    rows = {(row.how, row.transform): row for row in data_speed.measure(rounds=2, width=96)}
     others = [(kind, how, 4 if how == TORCH else 1) for kind in (WAITS, COMPUTES) for how in WAYS]
     rounds = [
         [(NONE, 0.0, list(WAYS)), *((kind, 1 / (speed * faster), [how]) for kind, how, faster in others)]
@@ -90,6 +91,13 @@ def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.Mon
     assert rows[TORCH, COMPUTES].relative == [2800 / 1800, 5600 / 4600]
     assert rows["one process", COMPUTES].step_s == pytest.approx((0.32 + 0.32 / 8) / 2)
     assert len(rows) == 9
+
+
+def test_the_net_and_its_images_have_the_width() -> None:
+    task = images(width=48)
+    assert task.data is not None
+    assert task.data("train")[3][0].shape == (48,)
+    assert [tuple(p.shape) for p in task.model().parameters() if p.dim() == 2] == [(48, 48), (48, 48), (10, 48)]
 
 
 @pytest.mark.run
