@@ -25,8 +25,7 @@ from .fetcher import Fetcher
 from .replay_limit import DONATED_BYTES, REPLAY_BYTES
 from .sessions import Sessions
 from .slice_session import SliceSession
-
-WINDOW_BYTES = 32 << 20
+from .window import choose_window_bytes
 
 
 class Client:
@@ -43,7 +42,7 @@ class Client:
         initial: bool = False,
         compression: AnyCompression | None = None,
         unacknowledged: int = 8,
-        window_bytes: int = WINDOW_BYTES,
+        window_bytes: int = 0,
         replay_bytes: int = REPLAY_BYTES,
         peer_timeout_s: float = 24 * 3600.0,
         retransmit_s: float = 15.0,
@@ -57,7 +56,7 @@ class Client:
         initial: whether the shards begin with the same `values`, so that these need not be fetched.
         compression: how gradients are compressed for pushes.
         unacknowledged: pushes of one slice in flight at most; with more, `push` waits.
-        window_bytes: bytes in flight each way at most, so that neither end ever holds a second copy of everything.
+        window_bytes: in flight each way at most; 0: as many as suit shards and slices, see window.py.
         replay_bytes: of pushes that are not durable, at most, see replay_limit.py.
         peer_timeout_s: how long a fetch may wait for pushes of other replicas; other waits use the mailbox's timeout.
         retransmit_s: silence of a shard after which everything that it has not answered is sent again.
@@ -80,10 +79,11 @@ class Client:
             retransmit_s=retransmit_s,
             clock=clock,
         )
-        self._fetcher = Fetcher(
-            self._sessions, values, local_rate=local_rate, replica=replica, window_bytes=window_bytes
-        )
-        self._unacknowledged, self._window_bytes = unacknowledged, window_bytes
+        shards, largest = len({piece.shard for piece in slices}), max((piece.size for piece in slices), default=0)
+        self._window_bytes = window_bytes or choose_window_bytes(shards, largest * values.element_size())
+        window = self._window_bytes
+        self._fetcher = Fetcher(self._sessions, values, local_rate=local_rate, replica=replica, window_bytes=window)
+        self._unacknowledged = unacknowledged
         self._clock, self._pushes = clock, 0
         self._blocked_s = {"fetch": 0.0, "push": 0.0}
 
