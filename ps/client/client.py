@@ -80,10 +80,9 @@ class Client:
             clock=clock,
         )
         shards, largest = len({piece.shard for piece in slices}), max((piece.size for piece in slices), default=0)
-        self._window_bytes = window_bytes or choose_window_bytes(shards, largest * values.element_size())
-        window = self._window_bytes
+        window = window_bytes or choose_window_bytes(shards, largest * values.element_size())
         self._fetcher = Fetcher(self._sessions, values, local_rate=local_rate, replica=replica, window_bytes=window)
-        self._unacknowledged = unacknowledged
+        self._unacknowledged, self._window_bytes = unacknowledged, window
         self._clock, self._pushes = clock, 0
         self._blocked_s = {"fetch": 0.0, "push": 0.0}
 

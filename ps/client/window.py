@@ -5,7 +5,7 @@ have it, and shards of the same host apply pushes faster (`cutset bench ps`); wi
 """
 
 MIN_BYTES = 12 << 20  # three of the largest slices of dense parameters in float32
-SLICES_PER_SHARD = 2  # one travels while the other is applied
+SLICES_PER_SHARD = 2  # slices travel shard by shard, so all shards are busy at once where none has more than these
 MAX_BYTES = 32 << 20  # so that neither end ever holds a second copy of everything
 
 
