@@ -20,7 +20,8 @@ def data_command(rounds: int, width: int, as_json: bool) -> None:
     """Measure what transforms of samples cost that take as long as the training itself.
 
     Trains in one process, by two replicas, and in a plain loop over torch's DataLoader: without transforms, with one
-    that waits, and with one that computes.
+    that waits, and with one that computes. Beside them, steps of plain torch while other processes only wait, which
+    shows what of that nobody can spare.
     Exit code 4 if a goal is missed.
     """
     from ..training.data_speed import measure, tabulate

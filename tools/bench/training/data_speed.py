@@ -2,7 +2,8 @@
 
 Samples are read ahead, in processes beside each that trains; so a transform should cost nothing where it waits (for a
 disk, a network), or where a core is free for it. A core is taken at the end of every wait, for a moment, which counts
-the more the shorter a step is: a net of another width takes another time.
+the more the shorter a step is: a net of another width takes another time. What that costs whoever reads is measured
+beside (bare_waits.py).
 """
 
 import os
@@ -28,6 +29,7 @@ from ...job.prepare import prepare
 from ...task.load_task import TaskSpec
 from ...train import run
 from ..bench_table import BenchTable, Column
+from .bare_waits import measure_bare_waits
 from .plain_loader import measure_loader
 
 NONE, WAITS, COMPUTES = "none", "waits", "computes"
@@ -35,8 +37,9 @@ GOAL = 0.9  # of the speed without transforms, where cores are free for the read
 REPLICAS, BATCH, CLASSES, STEPS = 2, 32, 10, 200
 WIDTH = 1024  # of all layers of the net, and of its images
 LR = 0.001
-ALONE, TOGETHER, TORCH = "one process", f"{REPLICAS} replicas", "torch, DataLoader"
-WAYS = (ALONE, TOGETHER, TORCH)
+ALONE, TOGETHER, TORCH, BARE = "one process", f"{REPLICAS} replicas", "torch, DataLoader", "torch, bare waits"
+WAYS = (ALONE, TOGETHER, TORCH, BARE)
+PEERS = (TORCH, BARE)
 
 
 class Images(Dataset[tuple[Tensor, int]]):
@@ -101,7 +104,7 @@ class DataSpeed:
     def has_goal(self) -> bool:
         """Whether cores are free for our readers: a transform that waits, or fewer threads that train than cores."""
         is_free = self.transform == WAITS or (self.transform == COMPUTES and self.threads < read_cores())
-        return is_free and self.how != TORCH
+        return is_free and self.how not in PEERS
 
     @property
     def reached(self) -> bool | None:
@@ -123,6 +126,8 @@ def measure(
             on_progress(_describe(number, NONE, found))
         for transform in (WAITS, COMPUTES):
             for how, of_plain in plain[-1].items():
+                if how == BARE and transform != WAITS:
+                    continue
                 found = _train(transform, of_plain.step_s / BATCH, [how], width)[how]
                 others[how, transform].append(found)
                 on_progress(_describe(number, transform, found))
@@ -164,6 +169,10 @@ def _train(transform: str, seconds: float, ways: Sequence[str], width: int) -> d
         cores = read_cores()
         speed = measure_loader(TaskSpec(name), workers=cores, threads=cores, lr=LR)
         found[TORCH] = _Speed(TORCH, 1, cores, speed)
+    if BARE in ways:
+        cores, plain = read_cores(), f"{__name__}:images(width={width})"
+        speed = measure_bare_waits(TaskSpec(plain), seconds, processes=cores, threads=cores, lr=LR)
+        found[BARE] = _Speed(BARE, 1, cores, speed)
     return found
 
 
@@ -195,6 +204,7 @@ def tabulate(found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]:
         f"The transforms of a batch of {BATCH} cost as much as a step without them in that round; {cores} cores here.",
         "The goal is for cores that are free: a transform that waits, or fewer threads that train than cores.",
         f"{TORCH}: a plain loop over a DataLoader with as many processes as cores, which computes with all cores.",
+        f"{BARE}: steps of one batch beside as many processes, which wait as often and do nothing else.",
         f"Load average of this machine at the end: {load:.1f}; above the processes of the benchmark, no core was free.",
     )
     return BenchTable(columns, found, notes=notes, facts={"cores": cores, "load": load})

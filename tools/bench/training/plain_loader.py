@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ....models.task import Task
 from ....runtime.channel.channel import Channel
 from ....runtime.hosts.heartbeat import RoleProgress
 from ....runtime.hosts.host import Role
@@ -34,17 +36,26 @@ def train_from_loader(channel: Channel, setup: Any, progress: RoleProgress) -> f
     assert task.data is not None
     dataset = cast("Dataset[tuple[Tensor, Tensor]]", task.data("train"))
     loader = DataLoader(dataset, task.batch, shuffle=True, num_workers=config.workers, drop_last=True)
-    model = build_model(task, seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
-    began = time.perf_counter()
-    for step, (inputs, targets) in enumerate(loader):
-        if step == WARM_UP:
+    step, began = make_step(task, config.lr), time.perf_counter()
+    for number, (inputs, targets) in enumerate(loader):
+        if number == WARM_UP:
             began = time.perf_counter()
+        step(inputs, targets)
+        progress.value = number
+    return (len(loader) - WARM_UP) * task.batch / (time.perf_counter() - began)
+
+
+def make_step(task: Task, lr: float) -> Callable[[Tensor, Tensor], None]:
+    """Build the model of a task; return what trains it by SGD with a batch of inputs and targets."""
+    model = build_model(task, seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+
+    def step(inputs: Tensor, targets: Tensor) -> None:
         optimizer.zero_grad()
         task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        progress.value = step
-    return (len(loader) - WARM_UP) * task.batch / (time.perf_counter() - began)
+
+    return step
 
 
 def measure_loader(spec: TaskSpec, *, workers: int, threads: int, lr: float) -> float:

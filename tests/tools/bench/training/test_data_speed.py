@@ -8,6 +8,7 @@ import pytest
 from cutset.tools.bench.training import data_speed
 from cutset.tools.bench.training.data_speed import (
     ALONE,
+    BARE,
     COMPUTES,
     NONE,
     TORCH,
@@ -52,9 +53,10 @@ def test_the_goal_is_for_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) ->
         DataSpeed("2 replicas", 2, WAITS, 0.01, [80.0], [0.8]),
         DataSpeed("2 replicas", 2, COMPUTES, 0.01, [50.0], [0.5]),
         DataSpeed(TORCH, 2, WAITS, 0.01, [50.0], [0.5]),
+        DataSpeed(BARE, 2, WAITS, 0.01, [50.0], [0.5]),
     ]
     table = tabulate(rows)
-    assert [row["reached"] for row in table.to_dict()["rows"]] == [None, True, False, None, None]
+    assert [row["reached"] for row in table.to_dict()["rows"]] == [None, True, False, None, None, None]
     assert table.format_cells()[1] == ["one process", COMPUTES, "10.0 ms", "150", "0.95", "0.9: reached"]
     assert "2 cores" in table.notes[0]
 
@@ -71,26 +73,29 @@ def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.Mon
             "one process": data_speed._Speed("one process", 1, 2, speed),
             "2 replicas": data_speed._Speed("2 replicas", 2, 2, 2 * speed),
             "torch, DataLoader": data_speed._Speed("torch, DataLoader", 1, 2, 4 * speed),
+            BARE: data_speed._Speed(BARE, 1, 2, 5 * speed),
         }
         return {how: speeds[how] for how in (WAYS if ALONE in ways else ways)}
 
     monkeypatch.setattr(data_speed, "_train", train)
     rows = {(row.how, row.transform): row for row in data_speed.measure(rounds=2, width=96)}
-    others = [(kind, how, 4 if how == TORCH else 1) for kind in (WAITS, COMPUTES) for how in WAYS]
+    faster = {"one process": 1, "2 replicas": 1, TORCH: 4, BARE: 5}
+    others = [(kind, how) for kind in (WAITS, COMPUTES) for how in WAYS if (kind, how) != (COMPUTES, BARE)]
     rounds = [
-        [(NONE, 0.0, list(WAYS)), *((kind, 1 / (speed * faster), [how]) for kind, how, faster in others)]
-        for speed in (100, 800)
+        [(NONE, 0.0, list(WAYS)), *((kind, 1 / (speed * faster[how]), [how]) for kind, how in others)]
+        for speed in (100, 900)
     ]
     assert trained == [*rounds[0], *rounds[1], (NONE, 0.0, list(WAYS))]
-    assert rows["one process", NONE].speeds == [100.0, 800.0]
+    assert rows["one process", NONE].speeds == [100.0, 900.0]
     assert rows["one process", NONE].relative == rows["2 replicas", NONE].relative == [1.0, 1.0]
-    assert rows["one process", WAITS].speeds == [200.0, 900.0]
-    assert rows["one process", WAITS].relative == [200 / 450, 900 / 1150]
-    assert rows["2 replicas", COMPUTES].speeds == [1200.0, 2600.0]
-    assert rows["2 replicas", COMPUTES].relative == [1200 / 900, 2600 / 2300]
-    assert rows[TORCH, COMPUTES].relative == [2800 / 1800, 5600 / 4600]
-    assert rows["one process", COMPUTES].step_s == pytest.approx((0.32 + 0.32 / 8) / 2)
-    assert len(rows) == 9
+    assert rows["one process", WAITS].speeds == [200.0, 1000.0]
+    assert rows["one process", WAITS].relative == [200 / 500, 1000 / 1300]
+    assert rows["2 replicas", COMPUTES].speeds == [1400.0, 3000.0]
+    assert rows["2 replicas", COMPUTES].relative == [1400 / 1000, 3000 / 2600]
+    assert rows[TORCH, COMPUTES].relative == [3200 / 2000, 6400 / 5200]
+    assert rows[BARE, WAITS].relative == [2500 / 2500, 6500 / 6500]
+    assert rows["one process", COMPUTES].step_s == pytest.approx((0.32 + 0.32 / 9) / 2)
+    assert len(rows) == 11
 
 
 def test_the_net_and_its_images_have_the_width() -> None:
