@@ -160,7 +160,16 @@ def _train(transform: str, seconds: float, ways: Sequence[str], width: int) -> d
     if ours := [how for how in replicas if how in ways or ALONE in ways]:
         with tempfile.TemporaryDirectory(prefix="cutset-data-") as folder:
             method, out = parse_method("downpour"), Path(folder) / "run"
-            config = RunConfig(name, method=method, replicas=REPLICAS, epochs=1, lr=LR, out=out, baseline=ALONE in ours)
+            config = RunConfig(
+                name,
+                method=method,
+                replicas=REPLICAS,
+                optimizer="sgd",
+                epochs=1,
+                lr=LR,
+                out=out,
+                baseline=ALONE in ours,
+            )
             rows = run(prepare(config))["rows"]
         for how, row in zip(ours, rows, strict=True):
             count = replicas[how]
