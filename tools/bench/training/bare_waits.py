@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -55,14 +55,12 @@ def train_beside_waits(channel: Channel, setup: Any, progress: RoleProgress) -> 
     dataset = task.data("train")
     inputs, targets = default_collate([dataset[number] for number in range(task.batch)])
     step, steps, began = make_step(task, config.lr), len(dataset) // task.batch, time.perf_counter()
-    with ExitStack() as stack:
-        if config.seconds:
-            await_batch = stack.enter_context(waiting_processes(config.processes, task.batch, config.seconds))
+    waiting = waiting_processes(config.processes, task.batch, config.seconds)
+    with waiting if config.seconds else nullcontext(lambda: None) as await_batch:
         for number in range(steps):
             if number == WARM_UP:
                 began = time.perf_counter()
-            if config.seconds:
-                await_batch()
+            await_batch()
             step(inputs, targets)
             progress.value = number
         return (steps - WARM_UP) * task.batch / (time.perf_counter() - began)
