@@ -21,7 +21,7 @@ def data_command(rounds: int, width: int, as_json: bool) -> None:
 
     Trains in one process, by two replicas, and in a plain loop over torch's DataLoader: without transforms, with one
     that waits, and with one that computes. Beside them, steps of plain torch while other processes only wait, which
-    shows what of that nobody can spare.
+    shows what the ends of waits cost by themselves.
     Exit code 4 if a goal is missed.
     """
     from ..training.data_speed import measure, tabulate

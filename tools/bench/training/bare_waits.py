@@ -1,15 +1,14 @@
-"""Steps of plain torch beside processes that only wait: what waits of samples cost, however they are read.
+"""Steps of plain torch beside processes that only wait: what the ends of waits cost a step by themselves.
 
 A process that waits takes a core at the end of every wait, for a moment, and all threads of a step wait for the one
-that had it. Nothing here is read, collated or sent, so no reader of samples in processes is to be expected to cost
-less where it waits as often.
+that had it. Nothing here is read, collated or sent, so its step is shorter than one that is fed; its waits are, too,
+and their ends count for more. What it shows of the others is the time lost at each wait, not their ratio.
 """
 
 import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -19,10 +18,8 @@ from torch.utils.data import default_collate
 
 from ....runtime.channel.channel import Channel
 from ....runtime.hosts.heartbeat import RoleProgress
-from ....runtime.hosts.host import Role
-from ....runtime.launcher.launcher import Launcher
 from ...task.load_task import TaskSpec, load_task
-from .plain_loader import WARM_UP, make_step
+from .plain_loader import WARM_UP, make_step, run_loop
 
 BARE_WAITS_ENTRY = "cutset.tools.bench.training.bare_waits:train_beside_waits"
 AHEAD = 2  # batches that each process is asked for before the first is taken, as by torch's DataLoader
@@ -93,8 +90,4 @@ def waiting_processes(count: int, waits: int, seconds: float) -> Iterator[Callab
 
 def measure_bare_waits(spec: TaskSpec, seconds: float, *, processes: int, threads: int, lr: float) -> float:
     """Return the samples/s of such steps in a process of their own, with so many threads for the model."""
-    setup = BareWaitsSetup(spec, processes, seconds, lr)
-    role = Role("torch", BARE_WAITS_ENTRY, msgspec.to_builtins(setup), threads=threads)
-    with Launcher([role], job=f"waits-{uuid.uuid4().hex[:12]}") as launcher:
-        [samples_per_s] = launcher.run()
-    return float(samples_per_s)
+    return run_loop(BARE_WAITS_ENTRY, BareWaitsSetup(spec, processes, seconds, lr), threads=threads)

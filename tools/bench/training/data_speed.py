@@ -2,8 +2,8 @@
 
 Samples are read ahead, in processes beside each that trains; so a transform should cost nothing where it waits (for a
 disk, a network), or where a core is free for it. A core is taken at the end of every wait, for a moment, which counts
-the more the shorter a step is: a net of another width takes another time. What that costs whoever reads is measured
-beside (bare_waits.py).
+the more the shorter a step is: a net of another width takes another time. What that costs by
+itself is measured beside (bare_waits.py).
 """
 
 import os
@@ -126,7 +126,7 @@ def measure(
             on_progress(_describe(number, NONE, found))
         for transform in (WAITS, COMPUTES):
             for how, of_plain in plain[-1].items():
-                if how == BARE and transform != WAITS:
+                if how == BARE and transform != WAITS:  # its processes do nothing else
                     continue
                 found = _train(transform, of_plain.step_s / BATCH, [how], width)[how]
                 others[how, transform].append(found)
@@ -213,7 +213,7 @@ def tabulate(found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]:
         f"The transforms of a batch of {BATCH} cost as much as a step without them in that round; {cores} cores here.",
         "The goal is for cores that are free: a transform that waits, or fewer threads that train than cores.",
         f"{TORCH}: a plain loop over a DataLoader with as many processes as cores, which computes with all cores.",
-        f"{BARE}: steps of one batch beside as many processes, which wait as often and do nothing else.",
+        f"{BARE}: steps of one batch beside as many processes that only wait, so its steps and waits are shorter.",
         f"Load average of this machine at the end: {load:.1f}; above the processes of the benchmark, no core was free.",
     )
     return BenchTable(columns, found, notes=notes, facts={"cores": cores, "load": load})

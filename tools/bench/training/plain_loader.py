@@ -61,7 +61,12 @@ def make_step(task: Task, lr: float) -> Callable[[Tensor, Tensor], None]:
 def measure_loader(spec: TaskSpec, *, workers: int, threads: int, lr: float) -> float:
     """Return the samples/s of such a loop in a process of its own, with so many threads for the model."""
     setup = LoaderSetup(spec, workers, lr)
-    role = Role("torch", LOADER_ENTRY, msgspec.to_builtins(setup), threads=threads)
-    with Launcher([role], job=f"loader-{uuid.uuid4().hex[:12]}") as launcher:
+    return run_loop(LOADER_ENTRY, setup, threads=threads)
+
+
+def run_loop(entry: str, setup: msgspec.Struct, *, threads: int) -> float:
+    """Run an entry of plain torch in a process of its own, with so many threads; return the samples/s it measures."""
+    role = Role("torch", entry, msgspec.to_builtins(setup), threads=threads)
+    with Launcher([role], job=f"torch-{uuid.uuid4().hex[:12]}") as launcher:
         [samples_per_s] = launcher.run()
     return float(samples_per_s)

@@ -20,6 +20,7 @@ from cutset.tools.bench.training.data_speed import (
     tabulate,
 )
 from cutset.tools.bench.training.plain_loader import measure_loader
+from cutset.tools.config.run_config import RunConfig
 from cutset.tools.task.load_task import TaskSpec
 
 
@@ -96,6 +97,23 @@ def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.Mon
     assert rows[BARE, WAITS].relative == [2500 / 2500, 6500 / 6500]
     assert rows["one process", COMPUTES].step_s == pytest.approx((0.32 + 0.32 / 9) / 2)
     assert len(rows) == 11
+
+
+def test_ours_train_by_sgd_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = list[RunConfig]()
+
+    def run_none(config: RunConfig) -> None:
+        configs.append(config)
+
+    rows = [{"threads": 2, "samples_per_s": 10.0}, {"threads": 1, "samples_per_s": 20.0}]
+    monkeypatch.setattr(data_speed, "prepare", run_none)
+    monkeypatch.setattr(data_speed, "run", lambda job: {"rows": rows})
+    speeds = data_speed._train(NONE, 0.0, [ALONE], 16)
+    assert [(config.optimizer, config.lr) for config in configs] == [("sgd", data_speed.LR)]
+    assert [(one.how, one.samples_per_s, one.threads) for one in speeds.values()] == [
+        (ALONE, 10.0, 2),
+        ("2 replicas", 20.0, 2),
+    ]
 
 
 def test_the_net_and_its_images_have_the_width() -> None:
